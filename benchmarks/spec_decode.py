@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import statistics
 import sys
 import time
@@ -46,7 +47,7 @@ _CITIES = ("Rome", "Oslo", "Cairo", "Lima", "Quito", "Kyoto", "Turin", "Delhi")
 
 def prompts_of(kind: str, batch: int, turn: int) -> list[str]:
     """Texts of one kind, no two alike in a turn. "repeating": a question whose answer stands there twice already."""
-    glossary = json.loads((ROOT / "models" / "training" / "glossary.json").read_text(encoding="utf-8"))
+    glossary = json.loads(lzma.decompress((ROOT / "models" / "training" / "glossary.json.xz").read_bytes()))
     asked = [(f"What is meant by {entry['term']}?", entry["answer"]) for entry in glossary]
     longest = sorted(asked, key=lambda each: -len(each[1]))  # about `max_tokens` tokens, so that all of it repeats
     found = []

@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import json
+import lzma
 import os
 import platform
 import re
@@ -49,14 +50,15 @@ def capture_answers(script: Path, description: str | None, name: str, stand_in: 
     Args:
         script: the `capture.py`; the result goes into the folder `captured` beside it.
         description: its docstring.
-        name: file name of the result.
+        name: file name of the result; one that ends in `.xz` is packed.
         stand_in: what stood in for a model, for the provenance.
     """
     args, here = arguments(description), script.resolve().parent
     folder = here / "captured"
     folder.mkdir(exist_ok=True)
     _, result = run(args.python, here / "real_run.py", "none")
-    (folder / name).write_text(compact(result), encoding="utf-8")
+    written = compact(result).encode()
+    (folder / name).write_bytes(lzma.compress(written) if name.endswith(".xz") else written)
     entry = provenance_of(args.python, "none", {name: "real_run.py --model none"}, "nothing")
     entry["model"] = f"none: {stand_in}"
     write_provenance(folder, "cpu", entry)

@@ -247,12 +247,10 @@ def _import_failure(path: Path, error: BaseException) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = short(path) + (f":{lines[-1]}" if lines else "")
     if isinstance(error, ImportError):
-        from mini_vllm.moved import explain
-
-        lab, told = lab_of(path), explain(error)
+        lab = lab_of(path)
         allowed = ", ".join(lab.allowed_imports) or "nothing" if lab else ""
         may = f"; this lab may import {allowed} and the standard library" if lab else ""
-        return f"{where}: {told}" if told else f"{where} cannot import: {error}{may}"
+        return f"{where} cannot import: {error}{may}"
     what = f"{type(error).__name__}: {error}"
     return f"{where} stopped while it was imported ({what}); only definitions belong at module level"
 

@@ -1,6 +1,5 @@
 """`course verify`: everything that has to be true of the course, check by check; or, where asked for, mutation."""
 
-import json
 import subprocess
 import sys
 import time
@@ -32,13 +31,10 @@ class Check:
 
 @dataclass
 class Row:
-    """What a check found. ``state`` is ok, wrong, or skipped."""
+    """What a check found."""
 
     name: str
-    state: str
-    seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
-    note: str = ""
 
 
 def _over_labs(one: Callable[[Path], list[Problem]], folders: Sequence[Path]) -> Callable[[], list[Problem]]:
@@ -111,7 +107,7 @@ def check_rows(root: Path) -> list[Problem]:
     return [Problem(table, 1, text) for text in wrong]
 
 
-def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, json_file: Path | None = None) -> int:
+def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT) -> int:
     """Prints each check and what is wrong; with ``mutate`` only the mutation. Returns the number of problems."""
     folders = [lab.folder for lab in labs] or lab_folders(root)
     rows = [] if mutate else [_row(check, console, root) for check in checks(folders, root)]
@@ -119,10 +115,7 @@ def run(labs: Sequence[Lab], mutate: bool, console: Console, root: Path = ROOT, 
         _show_problems(row, console, root)
     if scores := mutate_all(folders, console) if mutate else []:
         show_scores(scores, console)
-    wrong = sum(len(row.problems) for row in rows) + sum(not passes(score) for _, score in scores)
-    if json_file:
-        json_file.write_text(json.dumps(as_json(rows, scores, wrong, root), indent=1) + "\n", encoding="utf-8")
-    return wrong
+    return sum(len(row.problems) for row in rows) + sum(not passes(score) for _, score in scores)
 
 
 def _show_problems(row: Row, console: Console, root: Path) -> None:
@@ -136,14 +129,14 @@ def _show_problems(row: Row, console: Console, root: Path) -> None:
 def _row(check: Check, console: Console, root: Path) -> Row:
     if reason := check.why_not():
         console.print(f"[yellow]skipped[/]    {check.name}: {reason}")
-        return Row(check.name, "skipped", note=reason)
+        return Row(check.name)
     start = time.monotonic()
     with console.status(check.name):
         found = _safely(check, root)
     seconds = round(time.monotonic() - start, 1)
     word = "[green]ok[/]       " if not found else f"[red]{len(found):>3} wrong[/]"
     console.print(f"{word}  {check.name} [dim]({seconds} s)[/]", highlight=False, soft_wrap=True)
-    return Row(check.name, "wrong" if found else "ok", seconds, found)
+    return Row(check.name, found)
 
 
 def _safely(check: Check, root: Path) -> list[Problem]:
@@ -209,25 +202,6 @@ def _cells(score: Score, good: bool) -> list[str]:
     share = f"[{'green' if good else 'red'}]{100 * score.share:.1f} %[/]"
     counts = (score.mutants, score.killed, score.timeouts, score.argued, len(score.survivors))
     return [*map(str, counts), share, f"{score.seconds:.0f}"]
-
-
-def as_json(rows: Sequence[Row], scores: Sequence[tuple[Lab, Score | str]], wrong: int, root: Path) -> dict:
-    """The whole report."""
-    found = [vars(row) | {"problems": [_problem_json(p, root) for p in row.problems]} for row in rows]
-    return {"wrong": wrong, "checks": found, "mutation": [_score_json(lab, score) for lab, score in scores]}
-
-
-def _problem_json(problem: Problem, root: Path) -> dict:
-    path = problem.path.relative_to(root) if problem.path.is_relative_to(root) else problem.path
-    return {"file": path.as_posix(), "line": problem.line, "text": problem.text}
-
-
-def _score_json(lab: Lab, score: Score | str) -> dict:
-    if isinstance(score, str):
-        return {"lab": lab.key, "error": score}
-    file = f"{lab.phase}/labs/{lab.slug}/solution.py"
-    survivors = [vars(m) | {"file": file, "column": m.column + 1, "source": None} for m in score.survivors]
-    return vars(score) | {"lab": lab.key, "score": round(score.share, 4), "survivors": survivors}
 
 
 def changed_labs(root: Path = ROOT, base: str = "HEAD~1") -> list[Path]:

@@ -53,28 +53,49 @@
     map.querySelector(".map-score").textContent =
       `${labs.filter((lab) => state.labs[lab]).length} of ${labs.length} labs done, ${right} self-check${right === 1 ? "" : "s"} right. ${said}`;
   }
-  function openBox(box) {
+  const panelOf = (box) => document.getElementById(box.hash.slice(1));
+  // The home page has one panel; the others come from the map's own page with the first click.
+  async function fetchPanels(address) {
+    const answer = await fetch(address);
+    if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const panel of all(".map-panel", page)) {
+      if (document.getElementById(panel.id)) continue;
+      for (const link of all("a", panel)) link.setAttribute("href", new URL(link.getAttribute("href"), address).href);
+      prepare(map.querySelector(".map-panels").appendChild(document.importNode(panel, true)));
+    }
+    drawMap();
+  }
+  function prepare(panel) {
+    for (const row of all("li[data-lab]", panel)) {
+      const lab = row.dataset.lab, box = Object.assign(document.createElement("input"), { type: "checkbox", ariaLabel: `${lab} is done` });
+      box.dataset.lab = lab;
+      row.prepend(box, " ");
+      box.addEventListener("change", () => {
+        if (box.checked) state.labs[lab] = true;
+        else delete state.labs[lab];
+        save();
+        drawMap();
+      });
+    }
+  }
+  async function openBox(box) {
     for (const other of all(".map-box", map)) other.toggleAttribute("aria-current", other === box);
-    for (const panel of all(".map-panel", map)) panel.classList.toggle("is-open", `#${panel.id}` === box.getAttribute("href"));
+    try { if (!panelOf(box)) await fetchPanels(box.href.split("#")[0]); }
+    catch { location.href = box.href; } // the page itself, then
+    if (!box.hasAttribute("aria-current")) return; // another was opened meanwhile
+    for (const panel of all(".map-panel", map)) panel.classList.toggle("is-open", panel === panelOf(box));
   }
   if (map) {
     map.classList.add("is-live");
     map.querySelector(".map-bar").hidden = false;
     map.querySelector(".map-panels").setAttribute("aria-live", "polite");
-    for (const box of all("input[data-lab]", map)) {
-      box.hidden = false;
-      box.addEventListener("change", () => {
-        if (box.checked) state.labs[box.dataset.lab] = true;
-        else delete state.labs[box.dataset.lab];
-        save();
-        drawMap();
-      });
-    }
+    all(".map-panel", map).forEach(prepare);
     const boxes = all(".map-box", map);
     boxes.forEach((box, at) => {
-      box.addEventListener("click", (event) => {
+      box.addEventListener("click", async (event) => {
         event.preventDefault();
-        openBox(box);
+        await openBox(box);
         const panel = map.querySelector(".map-panel.is-open"), below = panel.getBoundingClientRect();
         if (below.top > innerHeight - 120) panel.scrollIntoView({ block: "nearest" });
       });
@@ -93,7 +114,7 @@
       try { drawMap(`${done(labsOf(await file.text()))} read from ${file.name}.`); }
       catch (error) { drawMap(`${file.name}: ${error.message}`); }
     });
-    openBox(boxes.find((box) => box.getAttribute("href") === location.hash) || boxes.find((box) => box.getAttribute("href") === "#map-scheduler"));
+    openBox(boxes.find((box) => box.hash === location.hash) || boxes.find((box) => box.hash === "#map-scheduler"));
     drawMap();
   }
 

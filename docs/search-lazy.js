@@ -21,22 +21,3 @@
     else send.call(this, body);
   };
 })();
-
-// Who types a term of the glossary gets its definition first. The index cannot do that: it also looks for longer words
-// that begin alike, and weighs them more where they are rarer ("scheduler" would bring SchedulerOutput).
-addEventListener("DOMContentLoaded", () => {
-  "use strict";
-  const results = document.querySelector(".md-search-result__list"), field = document.querySelector(".md-search__input");
-  if (!results || !field) return;
-  const plain = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, " ").trim();
-  const watch = new MutationObserver(() => {
-    const wanted = plain(field.value);
-    const link = wanted && [...results.querySelectorAll('a[href*="GLOSSARY/"][href*="#"]')].find((one) =>
-      plain(one.querySelector("h1, h2")?.textContent || "") === wanted);
-    const item = link && link.closest(".md-search-result__item");
-    if (!item || (results.firstElementChild === item && item.firstElementChild === link)) return;
-    item.prepend(link);
-    results.prepend(item);
-  });
-  watch.observe(results, { childList: true, subtree: true });
-});

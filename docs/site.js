@@ -1,15 +1,30 @@
 // What is wider than the column scrolls by itself; with this it also does for somebody who has only a keyboard.
 (function () {
   "use strict";
+  const WIDE = ".md-typeset__scrollwrap, .md-typeset__table, .formula, .md-typeset pre, .md-typeset pre > code, .md-typeset p:has(> .figure)";
   function reachable() {
-    for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset__table, .formula, .md-typeset pre, .md-typeset pre > code")) {
-      const wide = box.scrollWidth > box.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(box).overflowX);
+    for (const box of document.querySelectorAll(WIDE)) {
+      const wide = box.clientWidth > 0 && box.scrollWidth > box.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(box).overflowX);
       if (wide) box.tabIndex = 0;
       else if (box.tabIndex === 0) box.removeAttribute("tabindex");
+      box.classList.toggle("is-wide", wide);
+      if (wide && !box.hint) {
+        box.hint = Object.assign(document.createElement("span"), { className: "wide-hint", ariaHidden: "true", textContent: "goes on to the right →" });
+        box.addEventListener("scroll", () => edges(box), { passive: true });
+      }
+      if (wide) {
+        (box.localName === "code" ? box.parentElement : box).before(box.hint);
+        edges(box);
+      } else if (box.hint) box.hint.remove();
     }
+  }
+  function edges(box) {
+    box.classList.toggle("is-begun", box.scrollLeft > 1);
+    box.classList.toggle("is-ended", box.scrollLeft + box.clientWidth >= box.scrollWidth - 1);
   }
   addEventListener("load", reachable);
   addEventListener("resize", reachable);
+  document.addEventListener("toggle", reachable, true); // what was folded has a width now
 })();
 
 // The glossary's box: terms whose name or definition has the words stay, and headings that have such terms.

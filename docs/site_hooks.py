@@ -2,7 +2,7 @@
 
 No page is copied for the website. Pages, pictures, and the files that pages link to are taken from where they are, so
 that every relative link is the same on GitHub and on the website. What the website adds (links to the pinned release,
-tooltips, tags, interactive pictures, edit links) is in `site_render.py`; one page, labs by hardware, is made here.
+tooltips, tags, interactive pictures, edit links) is in `site_render.py`; two pages, labs and boxes, are made here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from mkdocs.utils import get_relative_url
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
+import site_fill  # noqa: E402
 import site_map  # noqa: E402
+import site_phone  # noqa: E402
 import site_quiz  # noqa: E402
 import site_render as render  # noqa: E402
 from site_math import FormulaError, render_formulas  # noqa: E402
@@ -37,6 +39,9 @@ HOME = "README.md"
 FRONT = ("SETUP.md", "docs/evening.md", "docs/paths.md", "docs/play.md", "docs/browser.md")
 PARTS = ROOT / "docs" / "parts.toml"
 LABS_PAGE = "labs.md"
+MAP_PAGE = "map.md"
+MADE = {LABS_PAGE: "Labs by hardware", MAP_PAGE: "The engine, box by box"}
+"""Pages that are made here, and what the navigation calls them."""
 GLOSSARY = "GLOSSARY.md"
 NOT_PUBLISHED = ("__pycache__/", "overrides/")
 CHECKPOINT = {ROOT / "models/pocket" / name for name in ("config.json", "tokenizer.json", "model.safetensors")}
@@ -46,6 +51,7 @@ FACE = {ROOT / "docs/img" / name for name in ("logo.svg", "card.png")}
 REFERENCE = (
     GLOSSARY,
     LABS_PAGE,
+    MAP_PAGE,
     "docs/engine.md",
     "docs/corridor.md",
     "docs/places.md",
@@ -58,10 +64,12 @@ REFERENCE = (
     "docs/add-a-model.md",
     "docs/plugins.md",
     "docs/parity.md",
+    "docs/structured-outputs.md",
     "docs/parsers.md",
     "docs/milestones.md",
     "docs/coverage.md",
     "docs/grading.md",
+    "docs/upstream-tests.md",
 )
 STOP_WORDS = {"all", "to"}
 """Words of terms that the search leaves out of its index; a term of such words alone gets another to be found by."""
@@ -126,8 +134,8 @@ def phase_nav(folder: Path) -> dict[str, Any]:
 
 def label(name: str) -> str:
     """What the navigation calls a page outside the phases. Where pages share a heading, their file says which."""
-    if name == LABS_PAGE:
-        return "Labs by hardware"
+    if name in MADE:
+        return MADE[name]
     same = [page for page in (ROOT / name).parent.glob("*.md") if title(page) == title(ROOT / name)]
     which = f" ({Path(name).stem.rpartition('-')[2]})" if len(same) > 1 else ""
     return title(ROOT / name) + which
@@ -186,6 +194,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if (folder / "README.md").is_file()
     }
     gathered.append(File.generated(config, LABS_PAGE, content=render.labs_page(titles)))
+    gathered.append(File.generated(config, MAP_PAGE, content=site_map.page_markdown()))
     return Files([*kept, *gathered])
 
 
@@ -197,7 +206,7 @@ def repository(env: Any = os.environ) -> str:
 
 def on_pre_page(page: Page, **_: Any) -> Page:
     """Edit links. Not by ``repo_url``, with which the theme would ask GitHub for stars at run time."""
-    if (url := repository()) and page.file.src_uri != LABS_PAGE:
+    if (url := repository()) and page.file.src_uri not in MADE:
         page.edit_url = f"{url}/edit/main/{page.file.src_uri}"
     return page
 
@@ -212,7 +221,8 @@ def hero(to_root: str) -> str:
         "cpu": sum(lab.tag == "CPU-OK" for lab in labs),
         "terms": len(glossary()),
         "tag": render.PIN.tag,
-        "map": site_map.map_html(to_root),
+        "map": site_map.map_html("" if to_root == "./" else to_root, "map/"),
+        "fill": site_fill.fill_html(),
     }
     text = (ROOT / "docs" / "overrides" / "hero.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{ (\w+) \}\}", lambda m: str(values[m[1]]), text)
@@ -246,25 +256,38 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
         html = render_formulas(html, page.file.src_uri)
     except FormulaError as error:
         raise PluginError(str(error)) from error
-    html = render.figures(render.breakable(render.fitted(render.tag_pills(render.link_citations(html)))))
+    if page.file.src_uri == HOME:
+        html = html.replace("<img ", '<img loading="lazy" ')  # below the first screen
+    html = render.fitted(render.tag_pills(render.link_citations(html)))
+    html = site_phone.figures(site_phone.cards(render.breakable(html)), page.url)
     if page.file.src_uri == GLOSSARY:
         return html
     return render.add_tooltips(html, glossary(), get_relative_url("GLOSSARY/", page.url))
 
 
+def finished(html: str) -> str:
+    """What the theme's markup leaves out for readers who do not see it; the search has `docs/search-worker.js`."""
+    worker = r"assets/javascripts/workers/(search\.\w+\.min\.js)"
+    html, found = re.subn(worker, r"search-worker.js?\1", html)
+    if found != 1:
+        raise PluginError(
+            f"the theme names its search worker {found} times in a page, not once: see docs/search-worker.js"
+        )
+    return render.without_gaps(render.name_landmarks(html))
+
+
 def on_post_page(output: str, **_: Any) -> str:
-    """What the theme's markup leaves out for readers who do not see it."""
-    return render.name_landmarks(output)
+    """Every page but the one for missing addresses."""
+    return finished(output)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """A term's definition comes first in a search, that of ``Softmax`` before that of ``Online softmax``."""
+    """A term of words that the search leaves out is found as one word; the order of what is found is the worker's."""
     path = Path(config.site_dir, "search", "search_index.json")
     index = json.loads(path.read_text(encoding="utf-8"))
     for entry in index["docs"]:
         if entry["location"].startswith("GLOSSARY/#"):
             words = re.findall(r"\w+", re.sub(r"<[^>]+>", "", entry["title"]).lower())
-            entry["boost"] = 4 + 16 / len(words)
             if set(words) <= STOP_WORDS:
                 entry["tags"] = ["".join(words)]
     path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
@@ -272,4 +295,4 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
     """The page for missing addresses is a template."""
-    return render.name_landmarks(output_content) if template_name == "404.html" else output_content
+    return finished(output_content) if template_name == "404.html" else output_content

@@ -1,7 +1,8 @@
 """The map of the engine on the website's home page, from ``docs/map/map.toml`` to HTML.
 
-Every box is a link to its panel, so that the map works without JavaScript; ``docs/progress.js`` shows the panel in its
-place and what the reader has done. A test opens every section, line of the pinned release, file and lab of the table.
+The home page has the boxes; a page of its own has them with a panel for each. Every box is a link to its panel there,
+so that the map works without JavaScript; ``docs/progress.js`` fetches the panels on the first click, and shows what the
+reader has done. A test opens every section, line of the pinned release, file and lab of the table.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from course.labs import Lab, all_labs, tomllib  # noqa: E402
 from course.pages.markdown import read, slug  # noqa: E402
 
 TABLE = ROOT / "docs" / "map" / "map.toml"
+ROWS = (6, 4, 2)
+"""Boxes in a row at most, on a desktop, a tablet and a phone: divisors of 60, so that every row ends flush."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,7 @@ def _lab(name: str, to_root: str) -> str:
     lab = next(lab for lab in all_labs() if number(lab) == name)
     readme = f"{lab.phase}/labs/{lab.slug}/README.md"
     words = f"{name} {lab.slug[7:].replace('-', ' ')}"
-    box = f'<input type="checkbox" data-lab="{name}" aria-label="{name} is done" hidden>'
-    return f'<li>{box} <a href="{address(readme, to_root)}">{escape(words)}</a> · {lab.minutes} min</li>'
+    return f'<li data-lab="{name}"><a href="{address(readme, to_root)}">{escape(words)}</a> · {lab.minutes} min</li>'
 
 
 def evening_stops(key: str, to_root: str) -> list[str]:
@@ -110,30 +112,46 @@ def panel(box: Box, to_root: str) -> str:
     return f"<div {group}>{head}<dl>{rows}</dl></div>"
 
 
-def lane_html(lane: Lane, boxes: tuple[Box, ...]) -> str:
-    """A band with its boxes, and the border below it."""
+def spans(count: int, most: int) -> list[int]:
+    """Sixtieths of a row that each of ``count`` boxes takes, ``most`` in a row at most: rows as even as can be, each
+    filled to its end. Eight of at most seven are two rows of four."""
+    rows = -(-count // most)
+    lengths = [count // rows + (row < count % rows) for row in range(rows)]
+    return [60 // length for length in lengths for _ in range(length)]
+
+
+def lane_html(lane: Lane, boxes: tuple[Box, ...], page: str) -> str:
+    """A band with its boxes, and the border below it. page: address of the panels' page, empty on that page."""
     cells = []
-    for box in boxes:
-        if box.lane == lane.key:
-            pips = "".join(f'<i data-lab="{name}"></i>' for name in box.labs)
-            name = re.sub(r"(?<=[a-z_])(?=[A-Z])|(?<=_)(?=[a-z])", "<wbr>", escape(box.name))
-            words = f'<span class="map-part">{name}</span><span class="map-pips" aria-hidden="true">{pips}</span>'
-            cells.append(f'<li><a class="map-box" href="#map-{box.key}">{words}</a></li>')
+    own = [box for box in boxes if box.lane == lane.key]
+    for box, *wide in zip(own, *(spans(len(own), most) for most in ROWS), strict=True):
+        pips = "".join(f'<i data-lab="{name}"></i>' for name in box.labs)
+        name = re.sub(r"(?<=[a-z_])(?=[A-Z])|(?<=_)(?=[a-z])", "<wbr>", escape(box.name))
+        words = f'<span class="map-part">{name}</span><span class="map-pips" aria-hidden="true">{pips}</span>'
+        style = ";".join(f"--{name}:{span}" for name, span in zip("dtp", wide, strict=True))
+        cells.append(f'<li style="{style}"><a class="map-box" href="{page}#map-{box.key}">{words}</a></li>')
     band = f'<p class="map-title">{escape(lane.title)}</p><ul>{"".join(cells)}</ul>'
     border = f"<span>↓ {escape(lane.down)}</span><span>↑ {escape(lane.up)}</span>"
     below = f'<p class="map-border">{border}</p>' if lane.down else ""
     return f'<div class="map-lane map-{lane.key}">{band}</div>{below}'
 
 
-def map_html(to_root: str) -> str:
-    """The whole map on one line of HTML. to_root: path from the page's address to the site's root."""
+def page_markdown() -> str:
+    """The page of all panels."""
+    words = "Each box opens its section in a guide, its line in vLLM, its file here and its labs."
+    return f"# The engine, box by box\n\n{words}\n\n{map_html('../')}\n"
+
+
+def map_html(to_root: str, page: str = "") -> str:
+    """The map on one line of HTML. to_root: path from the page's address to the site's root. page: where the panels
+    are, if it is another page: then only that of the scheduler is here."""
     lanes, boxes = table()
     bar = (
         '<div class="map-bar" hidden><p class="map-score" role="status"></p>'
         '<label class="map-file">open progress.json<input type="file" accept=".json,application/json"></label></div>'
     )
-    bands = "".join(lane_html(lane, boxes) for lane in lanes)
-    panels = "".join(panel(box, to_root) for box in boxes)
+    bands = "".join(lane_html(lane, boxes, page) for lane in lanes)
+    panels = "".join(panel(box, to_root) for box in boxes if not page or box.key == "scheduler")
     return f'<div class="map">{bar}<div class="map-lanes">{bands}</div><div class="map-panels">{panels}</div></div>'
 
 

@@ -104,13 +104,14 @@ def without_doubles(markdown: str) -> str:
 
 
 def breakable(html: str) -> str:
-    """Places in a table's code where a line may end: behind a dot, a slash or an underscore."""
+    """Places in code where a line may end, behind a dot, a slash or an underscore: in tables, and in long paths."""
     places = re.compile(r"([._/])(?=\w)")
 
     def cell(match: re.Match[str]) -> str:
         return re.sub(r"(?<=<code>)[^<]+", lambda code: places.sub(r"\1<wbr>", code[0]), match[0])
 
-    return re.sub(r"<td\b.*?</td>", cell, html, flags=re.S)
+    html = re.sub(r"<td\b.*?</td>", cell, html, flags=re.S)
+    return re.sub(r"(?<=<code>)[\w.:-]+/[\w./:-]{24,}(?=</code>)", lambda code: places.sub(r"\1<wbr>", code[0]), html)
 
 
 _BLOCK = re.compile(r'<div class="(?P<kind>[^"]*\bhighlight)"><pre>(?P<code>.*?)</pre>', re.S)
@@ -130,13 +131,6 @@ def fitted(html: str) -> str:
         return f'<div class="{match["kind"]} art" style="--w:{width}"><pre>{match["code"]}</pre>'
 
     return _BLOCK.sub(block, html)
-
-
-def figures(html: str) -> str:
-    """Each drawing a link to itself, in a box of its own that scrolls: a tap shows it as large as the screen."""
-    return re.sub(
-        r'(?<!">)(<img\b[^>]*?\bsrc="(?P<src>[^"]+\.svg)"[^>]*>)', r'<a class="figure" href="\g<src>">\1</a>', html
-    )
 
 
 def tag_pills(html: str) -> str:
@@ -198,7 +192,8 @@ def place_widgets(markdown: str, to_root: str) -> str:
         for name in dict.fromkeys(names)
         if name in PLAYGROUNDS
     ]
-    return f"{_MARKER.sub(element, _STILL.sub('', markdown))}\n\n" + "\n".join(scripts) + "\n"
+    style = f'<link rel="stylesheet" href="{to_root}widgets/widgets.css">'
+    return f"{_MARKER.sub(element, _STILL.sub('', markdown))}\n\n" + "\n".join([style, *scripts]) + "\n"
 
 
 def glossary(path: Path = ROOT / "GLOSSARY.md") -> dict[str, tuple[str, str]]:
@@ -260,6 +255,18 @@ def _mark_terms(html: str, left: dict[str, tuple[str, str]], glossary_url: str) 
         elif (tag := re.match(r"<(/?)([a-z][a-z0-9-]*)", piece, re.I)) and tag[2].lower() in _QUIET:
             quiet = max(0, quiet + (-1 if tag[1] else 1))
     return "".join(pieces)
+
+
+_KEPT = re.compile(r"(<(pre|script|textarea)\b.*?</\2>)", re.S)
+
+
+def without_gaps(html: str) -> str:
+    """Without the empty lines and indents of the theme's templates, a tenth of a page; code stays as it is."""
+    pieces = _KEPT.split(html)  # text, element, its name, text, …
+    return "".join(
+        re.sub(r"\s*\n\s*", "\n", piece) if at % 3 == 0 else piece if at % 3 == 1 else ""
+        for at, piece in enumerate(pieces)
+    )
 
 
 def name_landmarks(html: str) -> str:

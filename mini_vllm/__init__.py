@@ -5,7 +5,6 @@ Whatever labs, pages and workspaces use is imported from here; a name is fetched
 
 from __future__ import annotations
 
-import sys
 import time
 from importlib import import_module
 from types import ModuleType
@@ -283,18 +282,3 @@ def _loaded(module: str) -> ModuleType:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _FormerPlaces:
-    """Asked last for a module that nobody found: says where it is now, if it stood here once (`mini_vllm.moved`)."""
-
-    @staticmethod
-    def find_spec(fullname: str, path: object = None, target: object = None) -> None:
-        if fullname.startswith("mini_vllm.") and fullname != "mini_vllm.moved":
-            from mini_vllm.moved import refuse
-
-            refuse(fullname)
-
-
-sys.meta_path[:] = [each for each in sys.meta_path if getattr(each, "__name__", "") != _FormerPlaces.__name__]
-sys.meta_path.append(_FormerPlaces)

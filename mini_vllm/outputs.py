@@ -170,10 +170,3 @@ class SamplerOutput:
     sampled_token_ids: np.ndarray
     logprobs: list[dict[int, tuple[float, int]]] | None = None
     errors: dict[int, str] = field(default_factory=dict)
-
-
-def __getattr__(name: str) -> object:
-    """What stood here before it moved: an error that says where it is now."""
-    from mini_vllm.moved import missing
-
-    raise missing(__name__, name)

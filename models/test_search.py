@@ -11,8 +11,8 @@ from course.labs import LabError, tomllib
 from models.search import ask as verb
 from models.search.bm25 import Postings, words_of
 from models.search.evaluate import found_among, questions_of, recall
-from models.search.index import FEATURES, MODEL, Index, make_embedder, weights_of
-from models.search.sections import pages_to_search, read_sections, sections_of, spaced
+from models.search.index import FEATURES, MODEL, Index, make_embedder, weights_of, with_terms
+from models.search.sections import Section, pages_to_search, read_sections, sections_of, spaced
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = """# Phase 02 · Guide
@@ -41,6 +41,8 @@ def test_words_are_weighed_by_how_rare_they_are():
     texts = ["blocks are freed", "blocks are counted and blocks are kept", "prompts wait"]
     bm25 = Postings.bm25([words_of(text) for text in texts])
     assert words_of("Freed blocks, and the blocking") == ["fre", "block", "block"]
+    for spoken, noun in (("preempted", "preemption"), ("evicts", "evictions"), ("quantizing", "quantization")):
+        assert words_of(spoken) == words_of(noun), noun
     assert words_of("max_num_batched_tokens") == words_of("max num batched tokens")
     assert words_of("GPU utilisation, behaviour, noise") == words_of("gpu utilization behavior noise")
     assert np.argmax(bm25.scores(words_of("freeing blocks"))) == 0 and not bm25.scores(["unknown"]).any()
@@ -123,7 +125,10 @@ def test_what_cannot_be_asked_is_said(course, asked, said):
 def test_words_need_no_quotes_and_lines_keep_to_the_width(course, monkeypatch):
     monkeypatch.setattr(verb, "ROOT", course[0])
     monkeypatch.setenv("COLUMNS", "80")
-    shown = CliRunner().invoke(verb.app, ["why", "are", "GPUs'", "blocks", "--freed", "in", "reverse"]).output
+    asked = ["why", "are", "GPUs'", "blocks", "--freed", "in", "reverse"]
+    first, later = (CliRunner().invoke(verb.app, asked) for _ in range(2))
+    shown = first.stdout
+    assert "ask: reads all pages" in first.stderr and not later.stderr and later.stdout == shown
     assert shown.splitlines()[:3] == ["The free queue", "  Phase 02 · Guide", "  docs/page.md" + ":3"]
     assert max(map(len, shown.splitlines())) <= 80 and "\x1b" not in shown
     assert isinstance(CliRunner().invoke(verb.app, ["?"]).exception, LabError)
@@ -189,3 +194,47 @@ def test_the_model_finds_the_nearer_of_two_texts():
     )
     assert question @ near > question @ far
     np.testing.assert_allclose(np.linalg.norm(near), 1, atol=1e-5)
+
+
+VERBS = {
+    "why is a request preempted": "Preemption",
+    "when are blocks evicted": "Eviction",
+    "how is a prompt batched": "Batching",
+    "how do drafts get verified": "Verification",
+    "which weights are quantized": "Quantization",
+    "who admits a request": "Admission",
+    "how is memory fragmented": "Fragmentation",
+    "what happens when I abort": "Abort",
+    "how are tokens streamed": "Streaming",
+    "how does it schedule": "Scheduler",
+    "what is recomputed": "Recomputation",
+    "how are scales calibrated": "Calibration",
+    "what does it prefill": "Prefill",
+    "what is preemption": "Preemption",
+}
+"""A question with a verb -> the entry of its noun in the glossary."""
+
+
+@pytest.mark.slow
+def test_a_verb_finds_the_entry_of_its_noun():
+    sections = read_sections(ROOT, ["GLOSSARY.md"])
+    titles = {section.title for section in sections}
+    assert set(VERBS.values()) <= titles
+    missed = {}
+    for asked, noun in VERBS.items():
+        found = [place.title for place, _ in verb.find(ROOT, asked) if place.file == "GLOSSARY.md"]
+        if noun not in found:
+            missed[asked] = found
+    assert missed == {}
+
+
+def test_terms_take_the_last_places():
+    texts = {"GLOSSARY.md": ("Eviction", "Block", "Free queue"), "docs/a.md": ("A", "B", "C")}
+    sections = [
+        Section(file, at, title, file, "x") for file, titles in texts.items() for at, title in enumerate(titles)
+    ]
+    asked = "when is a block evicted"
+    assert with_terms(sections, [3, 4, 5], asked, [3, 4, 5, 0, 1, 2]) == [3, 1, 0]
+    assert with_terms(sections, [0, 3, 4], asked, [0, 3, 4, 1, 2]) == [0, 3, 1]
+    assert with_terms(sections, [0, 1, 4], asked, [0, 1, 4]) == [0, 1, 4]
+    assert with_terms(sections, [3, 4, 5], "nothing", [3, 4, 5, 0]) == [3, 4, 5]

@@ -5,6 +5,7 @@ Levels, errors and bytes are computed by the solutions of the labs; densities an
 
 import importlib.util
 import json
+import lzma
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -231,7 +232,7 @@ def held_out() -> Svg:
     ]
 
     def per_token(arm: str) -> np.ndarray:
-        rows = json.loads((folder / f"cpu-{arm}.json").read_text(encoding="utf-8"))["held_out"]
+        rows = json.loads(lzma.decompress((folder / f"cpu-{arm}.json.xz").read_bytes()))["held_out"]
         return np.array([row["logprob"] / row["tokens"] for row in rows])
 
     base = per_token("fp32")
@@ -249,7 +250,7 @@ def held_out() -> Svg:
 
 def int4_h200() -> Svg:
     """The course's int4 kernel against cuBLAS with bf16 weights on an H200, by batch, for four shapes."""
-    rows = json.loads((HERE / "captured" / "h200-int4.json").read_text(encoding="utf-8"))["int4"]
+    rows = json.loads(lzma.decompress((HERE / "captured" / "h200-int4.json.xz").read_bytes()))["int4"]
     x = Axis(0.9, 17.5, [(v, str(v)) for v in (1, 2, 4, 8, 16)], "tokens in the batch", log=True)
     y = Axis(0, 4.2, [(v, f"{v} x") for v in range(5)], "times as fast as cuBLAS, bf16 weights")
     plot = Plot("int4 weight-only on an H200, measured", x, y, 760, 400)
@@ -267,7 +268,7 @@ def int4_h200() -> Svg:
 
 def low_bits_h200() -> Svg:
     """One layer in bf16, FP8 and 4 bits on an H200, over the tokens in a step: where each stops paying."""
-    rows = json.loads((HERE / "captured" / "h200-low-bits.json").read_text(encoding="utf-8"))["low-bits"][:13]
+    rows = json.loads(lzma.decompress((HERE / "captured" / "h200-low-bits.json.xz").read_bytes()))["low-bits"][:13]
     x = Axis(0.8, 6000, [(v, f"{v:,}") for v in (1, 4, 16, 64, 256, 1024, 4096)], "tokens in the step", log=True)
     y = Axis(15, 4000, [(v, f"{v:,}") for v in (20, 50, 100, 200, 500, 1000, 2000)], "microseconds", log=True)
     plot = Plot("Gate and up of Llama-3-8B on an H200, by format", x, y, 760, 420)

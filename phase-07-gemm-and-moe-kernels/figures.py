@@ -1,13 +1,14 @@
 """Draws the figures of this phase: `python phase-07-.../figures.py`; `--check` only compares with the committed files.
 
 What is drawn is computed by the labs' solutions and by mini_vllm, the loads are those of `models/pocket-moe`, and
-the two figures of an H200 are drawn from `captured/h200-gemm.json`.
+the two figures of an H200 are drawn from `captured/h200-gemm.json.xz`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import lzma
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -209,7 +210,7 @@ def slowest_device() -> Svg:
 
 def captured() -> dict:
     """What was measured on an H200: see captured/provenance.json."""
-    return json.loads((HERE / "captured" / "h200-gemm.json").read_text(encoding="utf-8"))
+    return json.loads(lzma.decompress((HERE / "captured" / "h200-gemm.json.xz").read_bytes()))
 
 
 def h200_rows() -> Plot:

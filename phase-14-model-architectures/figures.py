@@ -5,6 +5,7 @@ captures say now.
 """
 
 import json
+import lzma
 import sys
 from pathlib import Path
 
@@ -32,7 +33,8 @@ ARMS = {
 def payoff() -> Svg:
     """Eight loads of real vLLM beside the unbroken one: refused, or how many answers changed."""
     folder, lab = LABS / "lab-02-trace-weight-loading", load(LABS / "lab-02-trace-weight-loading" / "solution.py")
-    runs = {arm: json.loads((folder / "captured" / f"cpu-{arm}.json").read_text("utf-8")) for arm in ("whole", *ARMS)}
+    files = {arm: folder / "captured" / f"cpu-{arm}.json.xz" for arm in ("whole", *ARMS)}
+    runs = {arm: json.loads(lzma.decompress(file.read_bytes())) for arm, file in files.items()}
     svg = Svg(900, 330, "What real vLLM 0.22.1 does with eight checkpoints")
     svg.text(20, 28, "pocket, changed", weight="600")
     svg.text(300, 28, "answers that changed, of 11", weight="600")

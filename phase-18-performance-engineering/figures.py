@@ -5,6 +5,7 @@ Writes img/*.svg; `--check` writes nothing and exits 1 where a committed figure 
 
 import itertools
 import json
+import lzma
 import random
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ TUNE, SERVER, ABLATION = (
 
 
 def captured(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
 
 
 def brace(svg: Svg, left: float, right: float, y: float, words: str, color: str = INK) -> None:
@@ -98,7 +99,7 @@ def simulated(rates: list[float]) -> dict[str, list[tuple[float, float]]]:
 
 
 def knee() -> Plot:
-    runs = captured(SERVER / "captured" / "cpu-base.json")["runs"]
+    runs = captured(SERVER / "captured" / "cpu-base.json.xz")["runs"]
     plot = Plot(
         "p99 against the offered rate: dots real vLLM's server, lines simulated",
         Axis(0, 15, [(t, str(t)) for t in (2, 4, 6, 8, 10, 14)], "requests offered per second"),

@@ -6,6 +6,7 @@ python benchmarks/gpu/publish.py FOLDER
 from __future__ import annotations
 
 import json
+import lzma
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ FILES = {  # where: {part of run.py: name there}
         "graphs-opt-125m",
         "graphs-qwen3-0.6b",
     ),
-    "phase-06-quantization/captured/h200-int4.json": ("int4",),
-    "phase-06-quantization/captured/h200-low-bits.json": ("low-bits",),
-    "phase-07-gemm-and-moe-kernels/captured/h200-gemm.json": ("gemm", "moe"),
+    "phase-06-quantization/captured/h200-int4.json.xz": ("int4",),
+    "phase-06-quantization/captured/h200-low-bits.json.xz": ("low-bits",),
+    "phase-07-gemm-and-moe-kernels/captured/h200-gemm.json.xz": ("gemm", "moe"),
     "phase-07-gemm-and-moe-kernels/captured/h200-moe-step.json": ("moe-step",),
 }
 COUNTED = {  # where the hardware counters of which kernels go
@@ -74,7 +75,8 @@ def as_lines(tables: dict[str, Any]) -> str:
 def record(target: Path, tables: dict[str, Any], facts: dict[str, Any], command: str, edited: str) -> None:
     """Write one captured file, and its entry in the folder's provenance.json."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(as_lines(tables), encoding="utf-8")
+    written = as_lines(tables).encode()
+    target.write_bytes(lzma.compress(written) if target.suffix == ".xz" else written)
     card, driver, memory, *_ = (word.strip() for word in facts["machine"].split(","))
     entry = {
         "machine": f"one {card} ({int(memory.split()[0]):,} MiB, driver {driver}), {facts['cpu_cores']} CPU cores",
@@ -84,7 +86,7 @@ def record(target: Path, tables: dict[str, Any], facts: dict[str, Any], command:
     }
     beside = target.parent / "provenance.json"
     known = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
-    known[target.stem] = entry
+    known[target.name.split(".")[0]] = entry
     beside.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written: {target}")
 

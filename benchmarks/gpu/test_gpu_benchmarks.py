@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ TINY = [Shape(2, 32, 4, 4, 8, 64, 100, False, torch.float32), Shape(2, 32, 4, 2,
 
 
 def captured(phase: str, name: str) -> dict[str, Any]:
-    return json.loads(next(ROOT.glob(f"phase-{phase}-*/captured/{name}.json")).read_text(encoding="utf-8"))
+    file = next(ROOT.glob(f"phase-{phase}-*/captured/{name}.json*"))
+    return json.loads(lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes())
 
 
 @pytest.mark.parametrize("shape", TINY, ids=["opt", "llama"])
@@ -73,7 +75,7 @@ def test_publishing_keeps_the_fastest_and_the_slowest(tmp_path: Path) -> None:
     (tmp_path / "int4.json").write_text(json.dumps(measured), encoding="utf-8")
     publish.main(tmp_path, root=tmp_path)
     folder = tmp_path / "phase-06-quantization" / "captured"
-    [row] = json.loads((folder / "h200-int4.json").read_text(encoding="utf-8"))["int4"]
+    [row] = json.loads(lzma.decompress((folder / "h200-int4.json.xz").read_bytes()))["int4"]
     assert [config["us"] for config in row["configs"]] == [0, 1, 2, 3, 4, 8]
     entry = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["h200-int4"]
     assert entry["machine"] == "one CARD (1,000 MiB, driver 1.2), 4 CPU cores" and "command" not in entry

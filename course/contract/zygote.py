@@ -3,7 +3,6 @@
 That process (``python -m course.contract.zygote``) ends with the one that asked, and what a run has started with it.
 Without ``os.fork`` each run is a process from the start."""
 
-import contextlib
 import json
 import os
 import runpy
@@ -16,6 +15,7 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 from typing import Any
 
+from course.grade.kernel import end
 from course.labs import ROOT
 
 LIMIT = 3600.0
@@ -109,15 +109,6 @@ def _forked(job: dict[str, Any]) -> int | None:
         return os.waitstatus_to_exitcode(found[1])
     finally:
         end(pid)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-
-
-def end(pid: int) -> None:
-    """Kills a process and its group; it is still to be waited for."""
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
 
 
 def _child(job: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
-from course.grade.hidden import has_a_member, hidden
-from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, Language, Stores, imported, is_dunder, text_of
+from course.grade.hidden import has_a_member, hidden, in_a_kernel, is_kernel
+from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
 _LOOKS_IN = re.compile(r"\{[^{}:!]*[.\[]")
@@ -30,9 +30,8 @@ def outside(source: str, language: Language) -> list[str]:
     file = File(tree, language, words.used_globals(symtable.symtable(source, "starter.py", "exec")))
     found = [(getattr(node, "lineno", 0), text) for node in file.nodes for text in file.faults(node)]
     have, found = words.definitions(tree), [*found, *hidden(source, file.nodes, "triton" in language.known)]
-    for name, text in language.given.items():
-        line, mine = have.get(name, (0, ""))
-        found += [(line, f"changes {name}, which the starter brings along")] if mine != text else []
+    changed = {name for name, text in language.given.items() if have.get(name, (0, ""))[1] != text}
+    found += [(have.get(name, (0, ""))[0], f"changes {name}, which the starter brings along") for name in changed]
     return [f"{line}: {text}" for line, text in dict.fromkeys(sorted(found))]
 
 
@@ -68,7 +67,9 @@ class File:
         self.made = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, (ast.alias, ast.keyword))))
         self.declared = {name for node in self.nodes for name in self._declares(node)}
         passed = [name for n in self.nodes for name in words.bindings(n) if not isinstance(n, ast.keyword)]
-        self.stores = Stores(self.nodes, self.dotted, self.classes, filter(None, passed))
+        self.gives = words.given_names(self.nodes, filter(None, passed))
+        kernels = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and is_kernel(n, self)]
+        self.in_kernels = {inner for kernel in kernels for inner in ast.walk(kernel)}
 
     def _declares(self, node: ast.AST) -> Iterator[str]:
         """Attributes of this file's own classes and functions that a node makes."""
@@ -110,6 +111,7 @@ class File:
         if words.NAMING & {*names} and not isinstance(self.above[node], (ast.Assign, ast.AnnAssign)):
             yield f"{names[-1]} with names {MADE}"
         yield from ["is asynchronous"] if isinstance(node, _ASYNC) else []
+        yield from in_a_kernel(node, self) if node in self.in_kernels else ()
         look: Any = getattr(self, f"_{type(node).__name__.lower().removesuffix('star')}", None)
         yield from look(node) if look else ()
         if isinstance(node, (ast.Name, ast.Attribute)) and (name := self.dotted(node)):
@@ -206,7 +208,7 @@ class File:
         if store and isinstance(root, ast.Name) and root.id in self.means.keys() | self.language.given.keys():
             yield f"changes {ast.unparse(node)}"
         elif name == "format":
-            given: list[Any] = self.stores.gives.get(getattr(node.value, "id", ""), [node.value])
+            given: list[Any] = self.gives.get(getattr(node.value, "id", ""), [node.value])
             plain = given != [] and all((text := text_of(n)) is not None and not _LOOKS_IN.search(text) for n in given)
             yield from [] if plain else [f"str.format on a text {MADE}, or into an object"]
         elif name == "__setattr__" and isinstance(node.value, ast.Name) and node.value.id == "object":
@@ -224,14 +226,12 @@ class File:
         own, mine = self.language.own, {word for word in self.declared if word[:1] + word[-1:] != "__"}
         fine = METHODS | words.COMPARISONS | {"__name__", "__qualname__", "__doc__"} | own["asked"]
         if store:
-            fit = name in own["stores"] or (name in mine and not self.stores.foreign(of, True))
-            yield from [] if fit else [f"changes the attribute {name} of what is not its own"]
+            yield from [] if name in own["stores"] | mine else [f"changes the attribute {name} of what is not its own"]
         elif is_dunder(name):
             begins = name in words.BEGINS and not words.of_itself(self.above, of)
             yield from [f"uses the attribute {name}"] if name not in fine or begins else []
         elif name == "format" or not self.free(name):
-            fit = name in mine | own["asked"] and not self.stores.foreign(of, False) and name != "format"
-            yield from [] if fit else [f"uses the attribute {name}"]
+            yield from [] if name in mine | own["asked"] and name != "format" else [f"uses the attribute {name}"]
 
     def free(self, name: str) -> bool:
         """Whether a name may be asked of any object."""

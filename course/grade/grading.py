@@ -243,7 +243,9 @@ def _lab_rows(
 ) -> list[LabResult]:
     taken = {s.name: s.take(lab.key, settings.accepted) for s in submissions}
     texts = {name: data for name, (data, _) in taken.items() if data is not None}
-    rows = server.serve(job, texts) if texts else {}
+    first = {data: name for name, data in reversed(texts.items())}  # the same file is run once
+    found = server.serve(job, {name: data for data, name in first.items()}) if texts else {}
+    rows = {name: found[first[data]] for name, data in texts.items()}
     made = []
     for submission in submissions:
         why = tuple(taken[submission.name][1])

@@ -6,6 +6,9 @@ and who decides about a held file must see its letters in the order in which Pyt
 import ast
 import re
 from collections.abc import Iterator
+from typing import Any
+
+from course.grade.language import CAREFUL
 
 _TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _DEF = re.compile(r"\s*(async\s+)?def\b")
@@ -40,3 +43,23 @@ def has_a_member(node: ast.ClassDef, flag: bool, auto: bool) -> bool:
         elif isinstance(value, ast.Tuple) and value.elts and not flag:
             return True
     return False
+
+
+def is_kernel(node: ast.FunctionDef, file: Any) -> bool:
+    """Whether Triton reads a function's text, so that no look at objects can be written into it; ``file``: the
+    ``faults.File`` around it."""
+    for one in node.decorator_list:
+        made = getattr(one, "func", one)
+        roots = {n.id for n in ast.walk(made) if isinstance(n, ast.Name)}
+        if file.dotted(made) == "triton.jit" and roots.isdisjoint(file.made | file.twice):
+            return True
+    return False
+
+
+def in_a_kernel(node: ast.AST, file: Any) -> Iterator[str]:
+    """Sentences about a node in a kernel that would have to be looked at when it runs."""
+    if isinstance(node, ast.Attribute) and not file.dotted(node):
+        if not isinstance(node.ctx, ast.Load) or not file.free(node.attr):
+            yield f"asks for {node.attr} in a kernel, where no object can be looked at"
+    elif isinstance(node, ast.Name) and file.dotted(node) in CAREFUL:
+        yield f"uses {node.id} in a kernel, where no object can be looked at"

@@ -20,7 +20,6 @@ from pathlib import Path, PurePosixPath
 
 from course.grade.kernel import lower_limits
 from course.labs import Lab, LabError
-from course.loop.follow import followed
 
 MAX_ENTRIES, MAX_PROBLEMS, MAX_ZIP = 50_000, 10, 256 << 20
 GIT_SECONDS, GIT_BYTES, GIT_MEMORY, GIT_TALK = 60, 512 << 20, 2 << 30, 16 << 20
@@ -134,7 +133,7 @@ def _collect(made: Submission, entries: Iterator[_Entry], labs: Sequence[Lab], l
         elif len(data := entry.read()) > limit:
             made.problems.append(f"{entry.path}: larger than it claims, left out")
         else:
-            mine[entry.path] = followed(data)
+            mine[entry.path] = data
     for one in {**found, **nearly}:
         _choose(made, one, found.get(one, {}), nearly.get(one, {}))
 
@@ -142,7 +141,7 @@ def _collect(made: Submission, entries: Iterator[_Entry], labs: Sequence[Lab], l
 def _choose(made: Submission, lab: Lab, found: dict[str, bytes], nearly: dict[str, bytes]) -> None:
     """The file that a learner means, where that is clear."""
     start = lab.folder / "starter.py"
-    untouched = _plain(followed(start.read_bytes())) if start.is_file() else None
+    untouched = _plain(start.read_bytes()) if start.is_file() else None
     own = {path: data for path, data in found.items() if _plain(data) != untouched}
     other = {path: data for path, data in nearly.items() if _plain(data) != untouched}
     if len({_plain(data) for data in own.values()}) > 1:

@@ -9,14 +9,28 @@ import importlib
 import inspect
 import re
 import symtable
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from course.labs import COURSE, ROOT, functions, stub_message, tomllib
 
-WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
+TABLE: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encoding="utf-8"))
+SAID = COURSE / "words.toml"
+"""What the course itself says (``course.grade.derive``)."""
+_SAID: dict[str, str] = tomllib.loads(SAID.read_text(encoding="utf-8")) if SAID.is_file() else {}
+
+
+def allowed_words(row: str) -> str:
+    """The words of a row: what the course says, and what ``language.toml`` adds for a reason."""
+    return " ".join([_SAID.get(row, ""), *TABLE["more"].get(row, {}).values()])
+
+
+WORDS = TABLE | {
+    "modules": {name: allowed_words(name) for name in TABLE["every"].split()},
+    "further": {name: allowed_words(name) for name in TABLE["some"].split()},
+}
 (
     BUILTINS,
     KEEPERS,
@@ -27,7 +41,6 @@ WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encod
     METHODS,
     BEGINS,
     DECORATORS,
-    PASSES_ON,
     COMPARISONS,
     OPERATORS,
     ABOUT,
@@ -36,9 +49,12 @@ WORDS: dict[str, Any] = tomllib.loads((COURSE / "language.toml").read_text(encod
     ANSWERS,
     HIDES,
     FOREIGN,
+    DISPATCH,
     COMMON,
-    ATTRIBUTES,
-) = (frozenset(value.split()) for value in WORDS.values() if isinstance(value, str))
+    _EVERY,
+    _SOME,
+) = (frozenset(value.split()) for value in TABLE.values() if isinstance(value, str))
+ATTRIBUTES = frozenset(allowed_words("attributes").split())
 ERRORS = {n for n, v in vars(builtins).items() if isinstance(v, type) and issubclass(v, BaseException)}
 
 
@@ -77,7 +93,7 @@ def packages(module: str) -> list[str]:
 @cache
 def names_of(module: str, words: str) -> frozenset[str]:
     """The names that a row of the table lists; ``*``: all that the module shows, and that are no modules."""
-    if words.strip() != "*":
+    if "*" not in words.split():
         return frozenset(words.split())
     found = importlib.import_module(module)
     shown = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
@@ -86,10 +102,10 @@ def names_of(module: str, words: str) -> frozenset[str]:
 
 @cache
 def engine_names() -> frozenset[str]:
-    """Public attributes of the engine's classes."""
+    """Public attributes of the engine's classes, those aside that call a method by a name in a text."""
     files = [path for path in sorted((ROOT / "mini_vllm").rglob("*.py")) if "tests" not in path.parts]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    return frozenset(re.findall(r"^ +(?:self\.|def )?([a-z]\w*)(?=[(:]| = | *$)", text, re.M))
+    return frozenset(re.findall(r"^ +(?:self\.|def )?([a-z]\w*)(?=[(:]| = | *$)", text, re.M)) - DISPATCH
 
 
 def as_run(source: str) -> ast.Module:
@@ -252,47 +268,15 @@ def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
     )
 
 
-_MADE = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.Lambda, ast.GeneratorExp)
-
-
-class Stores:
-    """What a file changes, as its text shows it; what it does not show is looked at when it runs (``own.py``).
-    ``dotted``: what an import or a builtin gives; ``classes``: the file's own."""
-
-    def __init__(
-        self, nodes: Iterable[ast.AST], dotted: Callable[[ast.AST], str], classes: set[str], bound: Iterable[str]
-    ) -> None:
-        self.dotted, self.classes, nodes = dotted, classes, list(nodes)
-        made = [n for n in nodes if isinstance(n, ast.FunctionDef) and any(map(dotted, n.decorator_list))]
-        self.makers = {n.name for n in made if any("contextmanager" in dotted(d) for d in n.decorator_list)}
-        gives: dict[str, list[ast.expr | None]] = defaultdict(list, {name: [None] for name in bound})
-        for node in nodes:
-            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for name in [t.id for t in targets if isinstance(t, ast.Name)]:
-                    gives[name].append(node.value)
-            elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
-                gives[node.optional_vars.id].append(node.context_expr)
-        counted = {name: len(values) for name, values in gives.items()}
-        for node in nodes:  # a loop, a pattern, an unpacking: nobody knows what it gives
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in counted:
-                counted[node.id] -= 1
-        self.gives = {name: values for name, values in gives.items() if counted[name] == 0}
-
-    def foreign(self, value: ast.expr | None, store: bool, depth: int = 3) -> bool:
-        """Whether an object is surely one of the library's. Who changes what hangs at a class of hers, changes one."""
-        if isinstance(value, ast.Call):
-            called = self.dotted(value.func)
-            name = getattr(value.func, "id", "")
-            library = bool(called) and called not in PASSES_ON
-            return name in self.makers or (library and name not in self.classes)
-        if isinstance(value, ast.Name) and depth:
-            given = self.gives.get(value.id, [])
-            return bool(given) and all(self.foreign(one, store, depth - 1) for one in given)
-        if isinstance(value, ast.Attribute):
-            root: ast.expr = value
-            while isinstance(root, (ast.Attribute, ast.Subscript)):
-                root = root.value
-            of_class = store and getattr(root, "id", "") in self.classes
-            return bool(self.dotted(value)) or of_class or self.foreign(root, store, depth - 1)
-        return isinstance(value, _MADE)
+def given_names(nodes: Iterable[ast.AST], bound: Iterable[str]) -> dict[str, list[ast.expr | None]]:
+    """What each name of a file is bound to, where all that binds it are plain assignments; ``bound``: names that
+    something else binds, a parameter or an import."""
+    gives: dict[str, list[ast.expr | None]] = defaultdict(list)
+    stored, others = Counter[str](), {*bound}
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stored[node.id] += 1
+        for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
+            if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+                gives[target.id].append(node.value)
+    return {name: given for name, given in gives.items() if len(given) == stored[name] and name not in others}

@@ -10,12 +10,12 @@ import builtins
 import re
 import symtable
 import sys
-from collections.abc import Callable
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from course.grade import language as words
 from course.grade.faults import File
+from course.grade.hidden import is_kernel
 from course.grade.language import Language, imported, itself
 
 NAME = "__own__"
@@ -31,8 +31,11 @@ class Own:
     def __init__(self, module: str, language: Language) -> None:
         self.module, self.given, self.found = module, language.given, list[str]()
         self.stores, self.asked = language.own["stores"], language.own["asked"]
+        self.known = set[tuple[type, str, bool]]()  # what objects of a class may be asked for, found once
 
     def __call__(self, value: Any, name: str, store: bool = False) -> Any:
+        if (type(value), name, store) in self.known:
+            return value
         if self._may(value, name, store) or (name and self._fails(value, name, store)):
             return value
         what = f"{'changes' if store else 'reads'} the attribute {name} of"
@@ -48,7 +51,9 @@ class Own:
         if self._ours(kind):
             mine = any(map(self._mine, kind.__mro__))  # a test may stand a class below one of the submission's
             fine = not name or self._has(kind, value, name)
-            return fine and (mine or (name in self.stores if store else name in self.asked))
+            fine = fine and (mine or (name in self.stores if store else name in self.asked))
+            self.known |= {(kind, name, store)} if fine else set()
+            return fine
         if isinstance(value, type) and not issubclass(kind, ModuleType):
             if store:
                 return self._mine(value) and value.__name__ not in self.given
@@ -89,10 +94,10 @@ class Own:
 
 
 class _Guards(ast.NodeTransformer):
-    """``free``: whether a name may be asked of anything; ``dotted``: what an import or a builtin gives."""
+    """Writes the look into each place of a file that needs one."""
 
-    def __init__(self, free: Callable[[str], bool], dotted: Callable[[ast.AST], str]) -> None:
-        self.free, self.dotted = free, dotted
+    def __init__(self, file: File) -> None:
+        self.file, self.free, self.dotted = file, file.free, file.dotted
         self.classes: list[ast.ClassDef] = []
         self.plain: set[str] = set()
         self.me = ""
@@ -111,8 +116,8 @@ class _Guards(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if any("jit" in ast.unparse(one) for one in node.decorator_list):
-            return node  # Triton reads its text
+        if is_kernel(node, self.file):
+            return node  # Triton reads its text, and the language lets it ask for nothing that is to be looked at
         before, entered = self.me, bool(self.classes) and node in self.classes[-1].body
         if entered:
             self.me = itself(node) if self.classes[-1].name in self.plain else ""
@@ -174,7 +179,7 @@ def looked_at(source: str, language: Language) -> ast.Module:
     """What is run of a file: each object that may be another's is looked at first (``own.py``)."""
     tree = words.as_run(source)
     file = File(tree, language, set())
-    return ast.fix_missing_locations(_Guards(file.free, file.dotted).visit(tree))
+    return ast.fix_missing_locations(_Guards(file).visit(tree))
 
 
 def own_words(starter: str, solution: str, test: str, engine: bool = False) -> dict[str, Any]:
@@ -182,6 +187,7 @@ def own_words(starter: str, solution: str, test: str, engine: bool = False) -> d
     files = [File(ast.parse(text), Language(), set()) for text in (starter, solution, test)]
     mine = [node for file in files[:2] for node in file.nodes]
     seen = {n.attr for n in files[2].nodes if isinstance(n, ast.Attribute) and not n.attr.startswith("_")}
+    seen -= words.DISPATCH
     used, declared = {n.attr for n in mine if isinstance(n, ast.Attribute)}, files[0].declared | files[1].declared
     made = {
         "modules": {m for n in mine if isinstance(n, (ast.Import, ast.ImportFrom)) for m in imported(n)},

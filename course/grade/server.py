@@ -25,9 +25,10 @@ import pytest
 
 from course.grade.fork import prepare, run_fork, sender
 from course.grade.kernel import end, look
+from course.grade.proofs import Twin, endings, told, verdict
 from course.grade.settings import DONE, Limits
-from course.grade.traps import Trap, Twin, endings, plan, told, verdict
 from course.grade.watch import Snapshot
+from course.pytest_plugin import NO_STORIES
 
 MAX_TALK, POLL, HANG_FACTOR = 1 << 20, 0.05, 4
 """``HANG_FACTOR``: where processor time cannot be told (no /proc), the clock may show this many times as much."""
@@ -44,7 +45,7 @@ class Attempt:
     findings: list[str] = field(default_factory=list)
     outcomes: dict[str, list[str]] = field(default_factory=dict)
     at: int = 0
-    steps: list[Trap | Twin | int | None] = field(default_factory=list)
+    steps: list[Twin | int | None] = field(default_factory=list)
     proof: str | None = None
     asked: str = ""
     twin: bool = False
@@ -81,7 +82,7 @@ class Server:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self.items = list(session.items)
+        self.items, session.config.stash[NO_STORIES] = list(session.items), True
         self.names = [item.nodeid.split("::", 1)[1] for item in self.items]
         said = "".join(path.read_text(encoding="utf-8") for path in {item.path for item in self.items})
         prepare([*self.allowed, *(name for name in ("mini_vllm",) if name in said)])
@@ -149,7 +150,7 @@ class Server:
                 os._exit(0)
         os.close(writer)
         os.close(orders)
-        attempt.steps = plan(range(attempt.at, len(self.items)), "numpy" in sys.modules)  # the fork has no copy
+        attempt.steps = [*range(attempt.at, len(self.items)), None]  # the fork has no copy
         self.begin(attempt, "")
         self.running[attempt.reader] = attempt
 
@@ -213,12 +214,11 @@ class Server:
             raise ValueError(kind)
 
     def done(self, attempt: Attempt, step: Any, name: str, said: object, outcome: str, text: str) -> None:
-        """A test has ended in the fork: a trap as it must, or the next of the lab's own."""
+        """A test has ended in the fork: the next one, or one that must fail."""
         if name != attempt.asked:
             raise ValueError(name)
-        must = "pass" if isinstance(step, Trap) and step.passes else "fail"
-        if not isinstance(step, int) and (outcome == "passed") != (must == "pass"):
-            return attempt.note(f"a trap test that must {must} was told to be {outcome}", status="tampered")
+        if not isinstance(step, int) and outcome == "passed":
+            return attempt.note("a test that must fail was told to be passed", status="tampered")
         if outcome == "passed" and said != attempt.proof:
             return attempt.note(f"{name} was told to be passed, and has not come to its end", status="tampered")
         if isinstance(step, int):
@@ -250,7 +250,7 @@ class Server:
         if waits:
             attempt.idle += max(0.0, min(now - attempt.seen, 4 * POLL) - (cpu - attempt.seen_cpu))
         attempt.seen, attempt.seen_cpu = now, cpu
-        where = LOADING if attempt.phase != "test" or isinstance(attempt.steps[0], Trap) else attempt.asked
+        where = attempt.asked if attempt.phase == "test" else LOADING
         limit = float(self.job["seconds"].get(where, self.limits.test_seconds))
         if limit < cpu - attempt.test_cpu:
             return f"more than {limit:g} s of processor time"
@@ -272,7 +272,7 @@ class Server:
             return
         what = ["timeout", late] if late else ["died", "the process ended"]
         if attempt.phase == "test" and not isinstance(attempt.steps[0], int) and not late:
-            return attempt.note("the process ended in a trap test", status="tampered")
+            return attempt.note("the process ended in a test that must fail", status="tampered")
         loading = attempt.phase != "test"
         where = LOADING if loading or attempt.at >= len(self.names) else self.names[attempt.at]
         attempt.note(f"{where}: {what[1]}")

@@ -72,13 +72,13 @@ class Snapshot:
         self.items = [(item, getattr(item, "obj", None), dict(vars(item))) for item in items]
         loaded, extra = list(sys.modules.items()), set(extra)
         modules = [m for name, m in loaded if name.partition(".")[0] in _WATCH["tops"] or name in _WATCH["modules"]]
-        self.rows: dict[str, tuple[Any, dict[str, Any]]] = {}
-        self.rows[""] = (sys.modules, {m.__name__: m for m in modules})
+        self.rows: dict[str, tuple[Any, dict[str, Any], list[Any]]] = {}
+        self.rows[""] = (sys.modules, {m.__name__: m for m in modules}, [])
         self.sizes: list[tuple[Any, int, frozenset[str], str]] = []
         for module in dict.fromkeys([*modules, *extra]):
             space, own = list(vars(module).items()), module in extra
             some = {name: value for name, value in space if callable(value) or (own and name[:1] != "_")}
-            self.rows[f"{module.__name__}."] = (vars(module), some)
+            self.rows[f"{module.__name__}."] = (vars(module), some, [value for _, value in space])
             for name, value in space:
                 if isinstance(value, type) and value.__module__ == module.__name__:
                     self._add_class(value, f"{module.__name__}.{name}")
@@ -87,7 +87,7 @@ class Snapshot:
         space = vars(value)
         self.sizes.append((space, len(space), frozenset(space), words))
         some = {part: inner for part, inner in space.items() if callable(inner) or hasattr(inner, "__get__")}
-        self.rows[f"{words}."] = (space, some)  # methods, properties
+        self.rows[f"{words}."] = (space, some, list(space.values()))  # methods, properties
 
     def changes(self) -> list[str]:
         """What is no longer as it was (``_pytest.runner.call_and_report``)."""
@@ -97,9 +97,10 @@ class Snapshot:
             for item, obj, was in self.items
             if getattr(item, "obj", None) is not obj or any(vars(item).get(key) is not was.get(key) for key in kept)
         ]
-        for words, (space, some) in self.rows.items():
-            if not all(map(is_, map(space.get, some), some.values())):
-                found += [words + name for name, value in some.items() if space.get(name) is not value]
+        for words, (space, some, values) in self.rows.items():
+            if len(space) == len(values) and all(map(is_, space.values(), values)):
+                continue  # nothing at all has changed, as almost everywhere
+            found += [words + name for name, value in some.items() if space.get(name) is not value]
         for space, _, names, words in [row for row in self.sizes if len(row[0]) != row[1]]:
             found += [
                 f"{words}.{name}"

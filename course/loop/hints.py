@@ -48,9 +48,8 @@ def next_hints(lab: Lab, again: bool = False, root: Path = ROOT) -> tuple[list[t
     """(hints to show, with numbers, how many there are): the next one, which is noted: of the first red test that has
     one left, else the next of all; ``again``: those shown."""
     hints = list(enumerate(read_hints(root / lab.phase / "labs" / lab.slug / "README.md"), 1))
-    seen = recall("hints", root).get(lab.key)
-    if not isinstance(seen, list):  # once a count was noted
-        seen = list(range(1, seen + 1)) if isinstance(seen, int) else []
+    noted = recall("hints", root).get(lab.key)
+    seen = noted if isinstance(noted, list) else []
     fresh = [(n, hint) for n, hint in hints if n not in seen]
     if again or not fresh:
         return ([(n, hint) for n, hint in hints if n in seen] if again else []), len(hints)

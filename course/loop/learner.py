@@ -21,7 +21,6 @@ from course.loop import hints, record
 from course.loop.outcomes import digest, fitted, recall
 
 if TYPE_CHECKING:
-    from course.loop.follow import Starter
     from course.loop.gitwork import Updated
 
 SIZE = shutil.get_terminal_size() if os.environ.get("TERM") == "dumb" else (None, None)  # there rich takes 80 for it
@@ -177,17 +176,15 @@ def reset(lab: Annotated[str, typer.Argument(help="a lab (00-03, sampling, its f
 
 def update(source: Annotated[str, typer.Option(help="REMOTE/BRANCH; left out: what your branch follows")] = "") -> None:
     """Takes a newer course into this clone; every [bold]starter.py[/] that you edited stays yours."""
-    from course.loop import follow, gitwork
+    from course.loop import gitwork, held
 
     if record.recall("update", ROOT).get("begun"):
         say("The last `course update` was ended midway; your files as they were before it are under .course/kept.")
     record.remember("update", "begun", True, ROOT)
-    follow.stamp_record(ROOT)  # before the labs change: what is done now is done under the labs of now
+    held.stamp_record(ROOT)  # before the labs change: what is done now is done under the labs of now
     try:
         _tell_update(gitwork.update(ROOT, source))
-    finally:  # also where she pulled herself, and is up to date or without a network
-        for made in follow.starters(ROOT):
-            _tell_imports(made)
+    finally:
         record.remember("update", "begun", False, ROOT)
 
 
@@ -206,18 +203,6 @@ def _tell_update(done: Updated) -> None:
         say(f"new tests: {folder}; run `course test {lab.number if lab else folder}`")
     if done.install:
         say("The dependencies changed: pip install -e .")
-
-
-def _tell_imports(made: Starter) -> None:
-    """What became of the imports of one file whose modules moved."""
-    if made.fault:
-        say(f"left alone: {made.name}: {made.fault}. Mend that, then run `course update` again.")
-    elif made.copy:
-        say(f"imports follow the engine's files: {made.name} (copy: {made.copy.relative_to(ROOT).as_posix()})")
-    for line in made.changes if made.copy else ():
-        say(f"    {line}")
-    for line in made.notes:
-        say(f"    for you, in {made.name}: {line}")
 
 
 def serve(port: Annotated[int, typer.Option(min=1, max=65535, help="where to listen")] = 8000) -> None:

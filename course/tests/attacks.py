@@ -548,7 +548,7 @@ HELD = {
     ),
     "bytes-of-an-array-of-objects": (
         "class N:\n    cast = None\no = np.array([5, 'x'], dtype=object)\nm = o.data.cast('B')\nm[0] = 1\n",
-        "the attribute cast",
+        "the attribute data",
     ),
     "pointers-copied": (
         "class N:\n    data = None\no = np.array([5], dtype=object)\np = o.copy()\no.data[:] = p.data\n",
@@ -557,7 +557,7 @@ HELD = {
     "letters-turned": ("# \u202e 1 = x\n", "letters that an editor shows in another order"),
     "log-records-of-its-own": (
         "import logging\nclass N:\n    manager = setLogRecordFactory = None\nlogging.getLogger().manager.setLogRecordFactory(print)\n",
-        "the attribute setLogRecordFactory",
+        "the attribute manager",
     ),
     "suppress-that-is-changed": (
         "from contextlib import suppress\nclass N:\n    _exceptions = None\ns = suppress(ValueError)\n"

@@ -9,8 +9,13 @@ DEEP = "class N:\n    gi_frame = f_back = f_globals = None\n"
 CLOSED = "\ndef _lazy():\n    yield\n"
 
 OWN = {
+    # a function that only calls itself a kernel, so that nothing is looked at in it
+    "decorator-that-is-called-jit": (
+        FIELD + "def my_jit(f):\n    return f\n@my_jit\ndef put(o):\n    o.name = 'other'\nput(field(default=0))\n",
+        "changes the attribute name of a Field",
+    ),
     # a store, in each spelling, on a field of a data class: its name becomes source of the standard library
-    "store": (FIELD + "one = field(default=0)\none.name = 'other'\n", "changes the attribute name of what"),
+    "store": (FIELD + "one = field(default=0)\none.name = 'other'\n", "changes the attribute name of a Field"),
     "store-through-a-parameter": (
         FIELD + "def put(o):\n    o.name = 'other'\nput(field(default=0))\n",
         "changes the attribute name of a Field",
@@ -125,7 +130,7 @@ OWN = {
     # other objects that become names, code or behaviour
     "attrname-of-a-cached-property": (
         "from functools import cached_property\nclass N:\n    attrname = None\nclass P:\n    x = cached_property(len)\nP.x.attrname = 'y'\n",
-        "changes the attribute attrname of what",
+        "functools.cached_property otherwise than as a decorator",
     ),
     "attrname-through-a-parameter": (
         "from functools import cached_property\nclass N:\n    attrname = None\ndef put(o):\n    o.attrname = 'y'\nput(cached_property(len))\n",
@@ -133,7 +138,7 @@ OWN = {
     ),
     "logger-that-swallows": (
         "import logging\nclass N:\n    propagate = None\nlogging.getLogger('a').propagate = False\n",
-        "changes the attribute propagate of what",
+        "changes the attribute propagate of a Logger",
     ),
     "parent-of-a-logger": (
         "import logging\nclass N:\n    parent = None\ndef put(o):\n    o.parent = N()\nput(logging.getLogger('a'))\n",
@@ -141,7 +146,7 @@ OWN = {
     ),
     "generator-of-a-context": (
         "from contextlib import contextmanager\nclass N:\n    gen = None\n@contextmanager\ndef room():\n    yield\nc = room()\nc.gen = iter('a')\n",
-        "changes the attribute gen of what",
+        "changes the attribute gen of a _GeneratorContextManager",
     ),
     "generator-of-a-context-handed-on": (
         "from contextlib import contextmanager\nclass N:\n    gen = None\n@contextmanager\ndef room():\n    yield\ndef put(o):\n    o.gen = iter('a')\nput(room())\n",

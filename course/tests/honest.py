@@ -218,7 +218,9 @@ def _together(lab: Lab) -> list[dict[str, str]]:
     for name, text in HANDS.items():
         if lab.name.startswith(name[:5]):
             free = [f for f in files if not any(_defined(text) & _defined(other) for other in f.values())]
-            (free or [files.append(made := {}) or made])[0][name] = text
+            if not free:
+                files.append({})
+            (free or files[-1:])[0][name] = text
     return files
 
 

@@ -1,4 +1,4 @@
-"""Attacks through the whole grader: no point, or held; what traps and snapshots tell when the language is passed."""
+"""Attacks through the whole grader: no point, or held; what twins and snapshots tell when the language is passed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FunctionType, SimpleNamespace
 import _pytest.assertion.rewrite
 import pytest
 
-from course.grade import traps
+from course.grade import proofs
 from course.grade.grading import Grades, LabResult, grade
 from course.grade.intake import Submission, mark
 from course.grade.settings import Limits, Settings
@@ -30,7 +30,7 @@ def rows_of(grades: Grades) -> dict[str, LabResult]:
 
 
 @linux
-def test_what_a_human_lets_run_by_mistake_is_told_by_traps_and_snapshots(small_course: Path) -> None:
+def test_what_a_human_lets_run_by_mistake_is_told_by_twins_and_snapshots(small_course: Path) -> None:
     """The starter, which has no point, with the attack on top: none is had, and none is silent."""
     files = {name: STARTER.replace(made.TOP, made.TOP + body, 1).encode() for name, body in LET_RUN.items()}
     settings = Settings(limits=FAST.limits, accepted=tuple(map(mark, files.values())), allow=("numpy",))
@@ -78,10 +78,10 @@ def test_who_does_not_come_to_the_end_of_a_test_has_not_passed_it(
     space: dict[str, object] = {"__name__": "test_lab"}
     exec(compile(path.read_text(), str(path), "exec"), space)
     item = SimpleNamespace(path=path, function=space["test_a"], cls=None)
-    codes = traps.endings([item], request.config)
+    codes = proofs.endings([item], request.config)
     ended = []
-    for step in (0, traps.Twin(0), 0):
-        line, proof = traps.told(step, ["test_a"], codes)
+    for step in (0, proofs.Twin(0), 0):
+        line, proof = proofs.told(step, ["test_a"], codes)
         code = marshal.loads(base64.b64decode(line["code"]))
         module = {"@pytest_ar": _pytest.assertion.rewrite, "@py_builtins": builtins}
         for x in (3, 4, 10):
@@ -107,35 +107,6 @@ def test_a_held_file_is_not_graded_and_has_no_zero_and_an_accepted_one_is_graded
     assert given == [mark(text)]
     again = run(small_course, {"held": text}, Settings(limits=FAST.limits, accepted=tuple(given)))
     assert [(r.status, r.share) for r in again.rows] == [("graded", 1.0)]
-
-
-@pytest.mark.parametrize("form", [*traps.FORMS["plain"], *traps.FORMS["arrays"]])
-@pytest.mark.parametrize("passes", [True, False])
-def test_each_form_of_trap_ends_as_it_must(form: str, passes: bool) -> None:
-    trap = next(t for t in iter(lambda: traps.make_trap(passes, True), None) if t.text.count(_skeleton(form)))
-    space: dict[str, object] = {}
-    exec(trap.text, space)
-    ended = True
-    try:
-        space[trap.name]()  # type: ignore[operator]
-    except BaseException:
-        ended = False
-    assert (ended, trap.passes) == (passes, passes)
-
-
-def _skeleton(form: str) -> str:
-    return re.split(r"\{[abc]\}", form.strip().replace("{{", "{").replace("}}", "}"))[0]
-
-
-def test_a_plan_has_traps_first_and_last_and_the_tests_in_their_order() -> None:
-    steps = traps.plan(range(2, 6), False)
-    assert isinstance(steps[0], traps.Trap) and isinstance(steps[-2], traps.Trap) and steps[-1] is None
-    assert [step for step in steps if isinstance(step, int)] == [2, 3, 4, 5]
-    kinds = [step.passes for step in steps if isinstance(step, traps.Trap)]
-    assert (kinds.count(False), kinds.count(True)) == (traps.MUST_FAIL, traps.MUST_PASS)
-    assert (
-        len({step.name for _ in range(9) for step in traps.plan(range(1), True) if isinstance(step, traps.Trap)}) == 36
-    )
 
 
 @linux

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import mini_vllm
 from course.grade.faults import outside
 from course.grade.grading import grade
 from course.grade.intake import Submission
-from course.grade.language import WORDS
+from course.grade.language import DISPATCH, WORDS
 from course.grade.settings import Limits, Settings
-from course.labs import Lab, all_labs, find_labs
+from course.labs import ROOT, Lab, all_labs, find_labs
 from course.tests.test_grade import linux
 from course.tests.test_language import language
 
@@ -56,6 +57,22 @@ def test_of_the_engine_a_lab_gives_data_and_what_its_own_files_take(lab: Lab, fo
     given = {name for n, name in enumerate(mini_vllm.__all__) if n not in lines}
     own = {name.rpartition(".")[2] for name in language(lab).own["names"] if name.startswith("mini_vllm.")}
     assert given - own == DATA - own and own <= {*mini_vllm.__all__}
+
+
+def test_what_calls_by_a_name_in_a_text_is_listed() -> None:
+    """Functions of the engine that hand an argument of theirs to `getattr` or an import as the name."""
+    found = set()
+    files = [path for path in (ROOT / "mini_vllm").rglob("*.py") if "tests" not in path.parts]
+    for node in [n for path in files for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]:
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
+            continue
+        given = {arg.arg for arg in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]}
+        for call in [n for n in ast.walk(node) if isinstance(n, ast.Call)]:
+            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+            named = {"getattr": call.args[1:2], "setattr": call.args[1:2], "import_module": call.args[:1]}.get(name, [])
+            words = {n.id for each in named for n in ast.walk(each) if isinstance(n, ast.Name)}
+            found |= {node.name} if words & given else set()
+    assert found <= DISPATCH and "collective_rpc" in found
 
 
 def test_a_plug_is_one_name_or_a_list(tmp_path: Path) -> None:

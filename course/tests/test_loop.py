@@ -350,3 +350,12 @@ def test_verbs_in_a_dumb_terminal(line: str) -> None:
     text = (done.stdout + done.stderr).decode("ascii")
     assert "\x1b" not in text and "Traceback" not in text and text.strip()
     assert done.returncode == (2 if args[0] in ("hint", "reset") else 0)
+
+
+def test_course_update_says_that_the_last_was_ended(lab_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record.remember("update", "begun", True, lab_home)
+    for words in ("The last `course update` was ended midway; your files", ""):
+        with pytest.raises(gitwork.GitError):
+            learner.update("no/such")
+        assert capsys.readouterr().out.startswith(words)
+    assert not record.recall("update", lab_home)["begun"]

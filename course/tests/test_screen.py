@@ -315,3 +315,8 @@ def test_lines_break_between_words() -> None:
         assert all(line.startswith("    ") for line in lines[1:-2])
         assert sum("starter.py:12" in line for line in lines) == 1
     assert outcomes.fitted(text, 100) == text
+    told = (
+        "read     phase-00-foundations/labs/lab-01-kv-cache-speedup/README.md\ntest     course test 00-01, or on a save"
+    )
+    assert outcomes.fitted(told, 60).split("\n")[0] == "read     …/lab-01-kv-cache-speedup/README.md"
+    assert outcomes.fitted(told, 36).split("\n")[-1] == "         save", "below what was begun"

@@ -105,12 +105,46 @@ def test_drawings_keep_their_lines_and_programs_do_not(render: ModuleType) -> No
     assert render.fitted(block.format("a -> b\nx")) == block.format("a -> b\nx")
 
 
-def test_pictures_are_links_to_themselves(render: ModuleType) -> None:
-    html = render.figures('<p><img alt="a" src="../img/x.svg"> <img alt="b" src="y.png"></p>')
-    assert (
-        html
-        == '<p><a class="figure" href="../img/x.svg"><img alt="a" src="../img/x.svg"></a> <img alt="b" src="y.png"></p>'
+@pytest.fixture(scope="module")
+def phone() -> ModuleType:
+    return script(ROOT / "docs" / "site_phone.py")
+
+
+def test_pictures_are_links_to_themselves_and_as_wide_as_their_words_ask(phone: ModuleType) -> None:
+    html = phone.figures('<p><img alt="a" src="../img/x.svg"> <img alt="b" src="y.png"></p>', "somewhere/else/")
+    link = '<a class="figure" style="--least:640px" href="../img/x.svg"><img alt="a" src="../img/x.svg"></a>'
+    assert html == f'<p>{link} <img alt="b" src="y.png"></p>', "a drawing that does not say is as wide as before"
+    drawing = "phase-08-speculative-decoding/img/rollback.svg"
+    assert phone.least_width(ROOT / drawing) == 810, "900 across, its smallest letters 10"
+    assert "--least:810px" in phone.figures(
+        '<img src="../img/rollback.svg">', "phase-08-speculative-decoding/00-guide/"
     )
+
+
+def test_rows_full_of_words_are_cards_on_a_phone(phone: ModuleType) -> None:
+    table = (
+        "<table><thead><tr><th>A</th><th>B &amp; <code>c</code></th><th>D</th></tr></thead><tbody>{}</tbody></table>"
+    )
+    full = table.format(f"<tr><td>1</td><td>{'word ' * 30}</td><td>3</td></tr>")
+    card = phone.cards(full)
+    assert "<table data-cards>" in card and card.count("data-label=") == 3
+    assert re.findall('data-label="([^"]*)"', card) == ["A", "B &amp; c", "D"]
+    for few in (
+        table.format("<tr><td>1</td><td>2</td><td>3</td></tr>"),
+        full.replace("<th>D</th>", "").replace("<td>3</td>", ""),
+    ):
+        assert phone.cards(few) == few
+
+
+def test_a_page_loses_gaps_and_no_code(render: ModuleType) -> None:
+    page = "<p>\n\n   a\n</p>\n  <pre>x\n\n  y</pre>\n\n<script>\n  1\n</script>"
+    assert render.without_gaps(page) == "<p>\na\n</p>\n<pre>x\n\n  y</pre>\n<script>\n  1\n</script>"
+
+
+def test_the_run_on_the_home_page_is_the_engines(recorder: ModuleType) -> None:
+    assert recorder.fill_data() == committed("fill.json"), "run python docs/widgets/record.py"
+    run = committed("fill.json")
+    assert any(step.get("p") for step in run["steps"]) and any(step.get("c", {}).get("B") for step in run["steps"])
 
 
 def test_parts_name_each_phase_once() -> None:

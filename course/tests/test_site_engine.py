@@ -6,6 +6,7 @@ On demand, as `test_site_browser.py`.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -72,6 +73,8 @@ def test_two_questions_give_the_recorded_answers(site: Site) -> None:
     play(site, "Two at once", 2)
     expected = {text: recorded()[2, text] for text in ("What is a KV block?", "What is a block table?")}
     assert answers(site) == expected
+    for said in site.run("return [...document.querySelectorAll('.mv-speed')].map((one) => one.textContent)"):
+        assert re.fullmatch(r"first after [\d,]+ ms, [\d,]+ tokens/s", said), said
     steps = site.run("return document.querySelector('mv-engine').engine.player.trace.steps")
     assert steps[0]["cached"] == {"A": 0, "B": 16} and steps[-1]["running"] == []
     play(site, "Three in a pool of 16", 5)

@@ -65,6 +65,11 @@ def test_lanes_and_keys(site_map: ModuleType) -> None:
 
 
 def test_links_of_the_html_lead_to_pages_and_panels(site_map: ModuleType) -> None:
+    home = site_map.map_html("", "map/")
+    assert home.count('class="map-panel"') == 1 and home.count('class="map-box"') == len(site_map.table()[1])
+    assert set(re.findall(r'class="map-box" href="map/(#[^"]+)"', home)) == {
+        f"#map-{box.key}" for box in site_map.table()[1]
+    }
     html = site_map.map_html("../")
     ids = set(re.findall(r' id="([^"]+)"', html))
     for link in re.findall(r'href="([^"]+)"', html):

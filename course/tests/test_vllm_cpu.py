@@ -80,7 +80,7 @@ def test_a_failed_pip_is_told_without_addresses(tmp_path: Path, say: Console) ->
     python = script(
         tmp_path / "python",
         'echo "Looking in indexes: https://example.org/simple"\n'
-        'echo "ERROR: Could not find torch (from https://example.org/simple)"; exit 1\n',
+        'echo "ERROR: Could not find torch (from https://example.org/simple)" >&2; exit 1\n',
     )
     with pytest.raises(VllmError, match="Could not find torch") as caught:
         vllm_cpu.pip_install(python, LOCK, say)

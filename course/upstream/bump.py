@@ -1,26 +1,23 @@
-"""What becomes of every citation when the pin moves: the same place, another line, or gone.
+"""What becomes of every citation when the pin moves: the same place, another line, or a human's to mend.
 
-Each citation is looked up in the pinned tree first (which definition it means, in which function the call stands) and
-then followed into the other release, by full name, by text, and by the alignment of the two files' lines. Nothing is
-guessed: a citation has ``moved`` only where one new place answers to it."""
+Each citation is looked up in the pinned tree first and then followed into the other release: to the line that stands
+for its own where the two files are aligned, or to the one place that answers to it. Nothing is guessed, and what is
+said of the others is what `course verify` will say."""
 
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from course.labs import ROOT
 from course.pages import citations
 from course.pages.citations import Citation
-from course.labs import ROOT
 from course.pages.markdown import read
-from course.upstream.pinned import Name, PinnedFile, open_pinned
+from course.upstream.pinned import PinnedFile, open_pinned
 
-STANDS, MOVED, UNCLEAR, CHANGED = "stands", "moved", "unclear", "text changed"
-GONE, NO_FILE, WRONG = "symbol gone", "file gone", "wrong now"
-STATES = (STANDS, MOVED, UNCLEAR, CHANGED, GONE, NO_FILE, WRONG)
-_DEFINED = re.compile(r"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^([A-Z_]{3,})\b[^=\n]*=", re.M)
+STANDS, MOVED, LEFT, WRONG = STATES = ("stands", "moved", "left", "wrong now")
 
 
 @dataclass(frozen=True)
@@ -85,89 +82,48 @@ def fates(old: Path, new: Path, root: Path = ROOT) -> list[Fate]:
 def fate(citation: Citation, old: Path, new: Path) -> Fate:
     """Follows one citation from the tree ``old`` into the tree ``new``."""
     made = functools.partial(Fate, Path(), citation)
-    relative = citation.path.removeprefix("upstream/").rstrip("/")
+    if wrong := _wrong(citation, old):
+        return made(WRONG, note=f"{wrong}; run `course verify`")
     if citation.kind == "file":
-        return made(STANDS) if (new / relative).exists() else made(NO_FILE, note=_elsewhere(citation, new))
+        why = _wrong(citation, new)
+        return made(LEFT if why else STANDS, note=why)
+    relative = citation.path.removeprefix("upstream/")
     before, after = open_pinned(old / relative), open_pinned(new / relative)
-    if before is None or not _holds(citation, before, old):
-        return made(WRONG, note="it does not hold at the pin: run `course verify`")
-    if after is None:
-        return made(NO_FILE, note=_elsewhere(citation, new))
-    found = _follow(citation, before, after)
-    if not found:
-        note = _elsewhere(citation, new) or _around(citation, before, after)
-        return made(CHANGED if citation.kind in ("quote", "excerpt") else GONE, note=note)
-    if len(found) > 1:
-        return made(UNCLEAR, note=f"it could be line {', '.join(map(str, sorted(found)[:4]))}")
-    first = found[0]
-    last = _last(citation, first, before, after)
-    if not _holds(replace(citation, first=first, last=last), after, new):
-        return made(UNCLEAR, note=f"it begins on line {first}; its last line does not follow")
-    same = (first, last) == (citation.first, citation.last)
-    return made(STANDS if same else MOVED, first, last)
+    if before is not None and after is not None:
+        for first in _places(citation, before, after):
+            last = _last(citation, first, before, after)
+            if not _wrong(replace(citation, first=first, last=last), new):
+                same = (first, last) == (citation.first, citation.last)
+                return made(STANDS if same else MOVED, first, last)
+    return made(LEFT, note=_wrong(citation, new) or "something answers to it there; look whether it is the same thing")
 
 
-def _holds(citation: Citation, file: PinnedFile, tree: Path) -> bool:
-    if citation.kind == "excerpt":
-        return file.differs(citation.first, citation.last, citation.what) is None
-    return citations.check_citation(citation, tree) is None
+def _wrong(citation: Citation, tree: Path) -> str:
+    """Why a citation does not hold in a tree; "" where it does."""
+    path = tree / citation.path.removeprefix("upstream/").rstrip("/")
+    if citation.kind == "file":
+        return "" if path.exists() else "it is not there"
+    if citation.kind != "excerpt":
+        return (citations.check_citation(citation, tree) or "").removeprefix(f"{citation.path}:{citation.first}: ")
+    file = open_pinned(path)
+    return "it is not there" if file is None else file.differs(citation.first, citation.last, citation.what) or ""
 
 
-def _follow(citation: Citation, before: PinnedFile, after: PinnedFile) -> list[int]:
-    """Possible first lines in the new file: one, where it is clear which."""
-    lines = _finder(citation, before)
-    olds, news = lines(before), lines(after)
-    mapped = _aligned(before.path, after.path).get(citation.first)
-    if mapped in news:
-        return [mapped]
-    scope = _scope(before, citation.first)
-    near = [line for line in news if _scope(after, line) == scope]
-    if citation.kind == "calls" or len(near) == 1:
-        news = near
-        olds = [line for line in olds if _scope(before, line) == scope]
-    if len(news) > 1 and len(olds) == len(news) and citation.first in olds:
-        return [news[olds.index(citation.first)]]
-    return news
-
-
-def _finder(citation: Citation, before: PinnedFile) -> Callable[[PinnedFile], list[int]]:
-    """A function that lists the lines of a file to which the citation could point."""
-    if citation.kind in ("symbol", "bare") and before.is_python:
-        names = _full_names(citation, before)
-        return lambda file: _defined(file, names)
-    if citation.kind in ("quote", "excerpt"):
-        return functools.partial(_windows, citation)
+def _places(citation: Citation, before: PinnedFile, after: PinnedFile) -> Iterator[int]:
+    """New first lines, the likeliest first: the aligned one, then the only one of the full name, or of the text."""
+    if aligned := _aligned(before.path, after.path).get(citation.first):
+        yield aligned
     name = PinnedFile.name(citation.what) or ""
-    if citation.kind == "bare":
-        text = before.lines[citation.first - 1].strip()
-        return lambda file: [n for n, line in enumerate(file.lines, 1) if text and line.strip() == text]
-    if citation.kind == "symbol":
-        return lambda file: [n for n in range(1, len(file.lines) + 1) if file.defines(name, n)]
-    span = range(citation.first, citation.last + 1)
-    into = next(line for line in span if before.calls(name, line)) - citation.first
-    return lambda file: [n - into for n in range(1 + into, len(file.lines) + 1) if file.calls(name, n)]
-
-
-def _full_names(citation: Citation, file: PinnedFile) -> set[Name]:
-    """The whole dotted names that a citation means: ``forward`` on this line is ``LlamaModel.forward``."""
-    wanted = tuple((PinnedFile.name(citation.what) or "").split("."))
-    defined = set(file.defined_on(citation.first))
-    return {n for n in defined if n[-len(wanted) :] == wanted} or defined
-
-
-def _defined(file: PinnedFile, names: set[Name]) -> list[int]:
-    return sorted(line for line, found in file.definitions_at.items() if any(name in names for name, _ in found))
-
-
-def _windows(citation: Citation, file: PinnedFile) -> list[int]:
-    """First lines of stretches that hold the quoted text, or are the excerpt, whole."""
-    size = citation.last - citation.first + 1
-    starts = range(1, len(file.lines) - size + 2)
-    if citation.kind == "excerpt":
-        return [n for n in starts if file.differs(n, n + size - 1, citation.what) is None]
-    want = " ".join(citation.what.split()).replace("’", "'")
-    flat = [" ".join(line.split()) for line in file.lines]
-    return [n for n in starts if want in " ".join(" ".join(flat[n - 1 : n - 1 + size]).split())]
+    if citation.kind in ("symbol", "bare"):
+        full = [".".join(each) for each in before.defined_on(citation.first)]
+        found = after.definitions(next((each for each in full if each.endswith(name)), name))
+    elif citation.kind == "calls":
+        found = after.call_lines(name)
+    else:
+        words = " ".join(before.lines[citation.first - 1].split())
+        found = [n for n, line in enumerate(after.lines, 1) if words and " ".join(line.split()) == words]
+    if len(found) == 1:
+        yield found[0]
 
 
 def _last(citation: Citation, first: int, before: PinnedFile, after: PinnedFile) -> int:
@@ -192,53 +148,3 @@ def _aligned(old: Path, new: Path) -> dict[int, int]:
     assert before is not None and after is not None
     blocks = difflib.SequenceMatcher(None, before.lines, after.lines).get_matching_blocks()
     return {b.a + i + 1: b.b + i + 1 for b in blocks for i in range(b.size)}
-
-
-def _scope(file: PinnedFile, line: int) -> Name:
-    """The whole name of the innermost definition around a line (not one that begins on it)."""
-    rows = [(start, name, end) for start, found in file.definitions_at.items() for name, end in found]
-    return max(((start, name) for start, name, end in rows if start < line <= end), default=(0, ()))[1]
-
-
-def _around(citation: Citation, before: PinnedFile, after: PinnedFile) -> str:
-    """Near which new line the old place was."""
-    lines = _aligned(before.path, after.path)
-    near = next((n for n in range(citation.first, 0, -1) if n in lines), None)
-    return f"look around line {lines[near] + citation.first - near}" if near else ""
-
-
-def _elsewhere(citation: Citation, tree: Path) -> str:
-    """Where the other release has a file or a symbol of this name."""
-    if citation.kind != "symbol":
-        name = citation.path.rstrip("/").rsplit("/", 1)[-1]
-        gone = not (tree / citation.path.removeprefix("upstream/")).exists()
-        places = _files(tree).get(name, []) if gone and name != "__init__.py" else []
-    else:
-        places = _definitions(tree).get((PinnedFile.name(citation.what) or "").split(".")[-1], [])
-    if not places or len(places) > 6:
-        return ""
-    more = f" and {len(places) - 2} more" if len(places) > 2 else ""
-    return f"there is {', '.join(places[:2])}{more}"
-
-
-@functools.lru_cache(maxsize=4)
-def _files(tree: Path) -> dict[str, list[str]]:
-    """File name -> where files of that name lie."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(tree.rglob("*.*")):
-        found.setdefault(path.name, []).append(path.relative_to(tree).as_posix())
-    return found
-
-
-@functools.lru_cache(maxsize=4)
-def _definitions(tree: Path) -> dict[str, list[str]]:
-    """Name of a function, class or constant -> PATH:LINE of its definitions in ``vllm/``."""
-    found: dict[str, list[str]] = {}
-    for path in sorted((tree / "vllm").rglob("*.py")):
-        text, line, at = path.read_text(encoding="utf-8", errors="replace"), 1, 0
-        for match in _DEFINED.finditer(text):
-            line += text.count("\n", at, match.start())
-            at = match.start()
-            place = f"{path.relative_to(tree).as_posix()}:{line}"
-            found.setdefault(match[1] or match[2], []).append(place)
-    return found

@@ -1,7 +1,6 @@
-"""What `course verify --bump` says and writes: the list, the table per page, the new line numbers."""
+"""What `course verify --bump` says and writes: the list, the counts, the new line numbers."""
 
 import functools
-import json
 import re
 import textwrap
 from collections import Counter
@@ -10,13 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from course.upstream.bump import MOVED, STANDS, STATES, Fate, fates
-from course.pages.citations import EXCERPT, pinned_tree
 from course.labs import ROOT, LabError
-from course.upstream.release import Release, release
+from course.pages.citations import EXCERPT, pinned_tree
+from course.upstream.bump import MOVED, STANDS, STATES, Fate, fates
 from course.upstream.fetch import PIN
+from course.upstream.release import Release, release
 
 _PLACE = re.compile(r"(?:(?P<path>upstream/[^\s`:]+)|(?<=`)):(?P<first>\d+)(?:-(?P<last>\d+))?")
 
@@ -69,7 +67,7 @@ def _by_page(all_fates: Sequence[Fate]) -> dict[Path, list[Fate]]:
 
 
 def show(all_fates: Sequence[Fate], old: str, new: str, console: Console, root: Path = ROOT) -> None:
-    """Lists what does not stand, page by page, then the counts per page and what is gone."""
+    """Lists what does not stand, page by page, then the counts."""
     for path, mine in _by_page(all_fates).items():
         for fate in mine:
             if fate.state == STANDS:
@@ -79,58 +77,24 @@ def show(all_fates: Sequence[Fate], old: str, new: str, console: Console, root: 
             here = f"{path.relative_to(root).as_posix()}:{fate.citation.line}"
             what = textwrap.shorten(fate.what, 70, placeholder="...")
             text = f"{fate.place} {escape(what)}  {escape(then)}".rstrip()
-            console.print(f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True)
-    console.print(_table(all_fates, f"citations of vLLM {old}, against {new}", root))
+            console.print(
+                f"{escape(here)}: [{colour}]{fate.state}[/]: {text}", highlight=False, soft_wrap=True, emoji=False
+            )
+    counts = Counter(fate.state for fate in all_fates)
+    told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    console.print(f"{len(all_fates)} citations of vLLM {old}, against {new}: {told}", highlight=False, soft_wrap=True)
 
 
-def _table(all_fates: Sequence[Fate], title: str, root: Path) -> Table:
-    used = [state for state in STATES if any(fate.state == state for fate in all_fates)]
-    table = Table("page", title=title)
-    for name in ("cites", *used):
-        table.add_column(name.removesuffix(" now"), justify="right")
-    for path, mine in _by_page(all_fates).items():
-        count = Counter(fate.state for fate in mine)
-        cells = [str(count[state] or "") for state in used]
-        table.add_row(escape(_short_name(path.relative_to(root))), str(len(mine)), *cells)
-    total = Counter(fate.state for fate in all_fates)
-    table.add_section()
-    table.add_row("all", str(len(all_fates)), *(str(total[state]) for state in used))
-    return table
-
-
-def _short_name(path: Path) -> str:
-    """``phase-02-paged-attention/labs/lab-03-real-vllm-blocks/README.md`` -> ``02/lab-03/README.md``."""
-    parts = [re.sub(r"^phase-(\d\d)-.*|^(lab-\d\d)-.*", r"\1\2", part) for part in path.parts if part != "labs"]
-    return "/".join(parts)
-
-
-def as_json(all_fates: Sequence[Fate], old: str, new: str, root: Path = ROOT) -> dict:
-    """The whole finding."""
-    rows = [
-        {
-            **{name: getattr(fate.citation, name) for name in ("line", "kind")},
-            **{name: getattr(fate, name) for name in ("place", "state", "note")},
-            "page": fate.page.relative_to(root).as_posix(),
-            "what": fate.citation.what if fate.citation.kind != "excerpt" else "",
-            "new": [fate.first, fate.last] if fate.state in (STANDS, MOVED) and fate.first else None,
-        }
-        for fate in all_fates
-    ]
-    return {"from": old, "to": new, "counts": dict(Counter(fate.state for fate in all_fates)), "citations": rows}
-
-
-def against(what: str, console: Console, write: bool, json_file: Path | None) -> None:
+def against(what: str, console: Console, write: bool) -> None:
     """The command, against ``upstream/`` as it is now. Raises :class:`UpstreamError` or :class:`LabError`."""
     tree = pinned_tree(ROOT)
     if tree is None:
         raise LabError("upstream/ is absent: run `course upstream`, so that there is something to compare with")
-    report = compare(Release(PIN.version, tree), release(what), console, write)
-    if json_file:
-        json_file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    compare(Release(PIN.version, tree), release(what), console, write)
 
 
-def compare(old: Release, new: Release, console: Console, write: bool, root: Path = ROOT) -> dict:
-    """Follows every citation, reports, and writes what was asked for; returns :func:`as_json`."""
+def compare(old: Release, new: Release, console: Console, write: bool, root: Path = ROOT) -> None:
+    """Follows every citation, reports, and writes what was asked for."""
     with console.status(f"following the citations into {new.name}"):
         found = fates(old.tree, new.tree, root)
     if not found:
@@ -150,4 +114,3 @@ def compare(old: Release, new: Release, console: Console, write: bool, root: Pat
     left = sum(fate.state not in (STANDS, MOVED) for fate in found)
     needed = f"{left} citations need a human: read the new release there, and cite anew what the page still says"
     console.print(needed if left else "[green]every citation stands or has moved[/]", soft_wrap=True)
-    return as_json(found, old.name, new.name, root)

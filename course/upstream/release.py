@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from course.upstream import fetch
 from course.labs import ROOT
+from course.upstream import fetch
 from course.upstream.fetch import PIN, Pin, UpstreamError
 
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)*(?:[a-z.]+\d+)*)")
@@ -47,27 +47,14 @@ def release(what: str, root: Path = ROOT, console: Console | None = None, pin: P
 
 
 def _fetch(wanted: Pin, target: Path, say: Console) -> None:
-    """Puts the release into ``target`` in one rename, with what is known of it."""
+    """Puts the release's source distribution into ``target`` in one rename, with what is known of it."""
     with tempfile.TemporaryDirectory(prefix=".release-", dir=target.parent) as folder:
-        temp, digest = Path(folder), ""
-        try:
-            archive = fetch.download_sdist(temp, wanted, say)
-            digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-            tree = fetch.unpack(archive, temp / "tree", replace(wanted, sdist_sha256=digest), say)
-        except UpstreamError as error:
-            say.print(f"{error} Trying the git tag {wanted.tag}.", highlight=False)
-            tree = fetch.from_git(temp, replace(wanted, commit=_tagged(wanted)), say)
+        archive = fetch.download_sdist(Path(folder), wanted, say)
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        tree = fetch.unpack(archive, Path(folder) / "tree", replace(wanted, sdist_sha256=digest), say)
         facts = {"commit": _commit(tree), "sdist_sha256": digest}
         (tree / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
         tree.rename(target)
-
-
-def _tagged(wanted: Pin) -> str:
-    """The commit that a tag of the repository points at."""
-    refs = fetch._git("ls-remote", wanted.repository, f"refs/tags/{wanted.tag}", f"refs/tags/{wanted.tag}^{{}}")
-    if refs.returncode or not refs.stdout.strip():
-        raise UpstreamError(f"neither the package index nor the git repository has vLLM {wanted.version}")
-    return refs.stdout.strip().splitlines()[-1].split()[0]
 
 
 def _commit(tree: Path) -> str:

@@ -12,11 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import deque
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from course.labs import COURSE, ROOT
 from course.loop.record import read_json
@@ -93,26 +91,14 @@ def find_python(root: Path = ROOT, system: str = "", machine: str = "") -> Path:
 
 
 def pip_install(python: Path, lock: Path, console: Console) -> None:
-    """Installs the lock, without dependencies, with a bar that counts packages. Raises :class:`VllmError`."""
-    lines = [line for line in lock.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    command = [str(python), "-m", "pip", "install", "--no-deps", "--no-input", "--progress-bar", "off", "-r", str(lock)]
+    """Installs the lock, without dependencies; pip shows how far it is. Raises :class:`VllmError`."""
+    command = [str(python), "-m", "pip", "install", "--no-deps", "--no-input", "-r", str(lock)]
     env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    last: deque[str] = deque(maxlen=20)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process,
-        Progress(*columns, console=console, transient=True) as progress,
-    ):
-        task = progress.add_task("downloading", total=len(lines))
-        assert process.stdout is not None
-        for line in process.stdout:
-            last.append(line.strip())
-            if line.startswith(("Collecting", "Requirement already satisfied")):
-                progress.advance(task)
-            elif line.startswith("Installing collected"):
-                progress.update(task, description="unpacking (minutes)")
-    if process.returncode:
-        raise VllmError(f"pip could not install the lock: {reason(list(last))}. Run `course vllm` again to go on.")
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise VllmError(f"pip could not install the lock: {reason(lines)}. Run `course vllm` again to go on.")
+    console.print("All packages are there.")
 
 
 def reason(lines: list[str]) -> str:

@@ -21,7 +21,6 @@ from course.labs import COURSE, ROOT, LabError, functions, tomllib
 from course.loop.outcomes import digest
 from course.loop.record import read_json, set_aside
 from course.workspace.carry import Carried, carry
-from mini_vllm.moved import read
 
 TABLE = COURSE / "build.toml"
 RECORD = "build.json"
@@ -251,22 +250,16 @@ def edits(target: Path) -> list[str]:
     return sorted(name for name in have.keys() | made.keys() if have.get(name) != made.get(name))
 
 
-def tests_in(target: Path, tests: list[str], root: Path = ROOT) -> tuple[list[str], list[str]]:
-    """Where a workspace has ``tests`` (node ids of the present engine), and those that it lacks: a copy that was made
-    before files moved has them at their former places."""
-    former = {new: old for old, new in read(root / "mini_vllm").modules.items()}
-    found, lacking = [], []
-    for test in tests:
+def lacking(target: Path, tests: list[str]) -> list[str]:
+    """Those of ``tests`` (node ids of the present engine) that a workspace, made of an earlier one, does not have."""
+
+    def has(test: str) -> bool:
         path, _, name = test.partition("::")
-        old = former.get(path.removesuffix(".py").replace("/", "."), "").replace(".", "/") + ".py"
-        here = next((each for each in (path, old) if (target / each).is_file()), "")
         function = name.partition("[")[0].rpartition("::")[2]
-        text = (target / here).read_text(encoding="utf-8", errors="replace") if here else ""
-        if here and (not name or f"def {function}(" in text):
-            found.append(f"{here}::{name}" if name else here)
-        else:
-            lacking.append(test)
-    return found, lacking
+        text = (target / path).read_text(encoding="utf-8", errors="replace") if (target / path).is_file() else ""
+        return bool(text) and f"def {function}(" in text if name else (target / path).is_file()
+
+    return [test for test in tests if not has(test)]
 
 
 def run_tests(target: Path, tests: list[str], capture: bool = False) -> subprocess.CompletedProcess[str]:

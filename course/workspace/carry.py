@@ -2,23 +2,23 @@
 
 A file that she edited is taken as it is, helpers and imports included; a function in it that she has not written yet
 is filled with the engine's own. Then the new phase takes out its bodies. Where the engine's file has changed since her
-workspace was made, or stands elsewhere now, or was cut in two, what is hers is put into the new file or files
-(``course.workspace.graft``). What cannot be carried is named: nothing of hers is dropped without a word."""
+workspace was made, git merges the three texts: the engine's as it was, hers, and the engine's as it is. What cannot be
+carried is named: nothing of hers is dropped without a word."""
 
 import ast
-from dataclasses import dataclass, field, replace
+import io
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from course.labs import LabError
+from course.labs import LabError, functions, stub_message
 from course.loop import gitwork
 from course.loop.outcomes import digest
-from course.loop.relocate import rewrite
-from course.workspace.graft import NOTES, Graft
-from course.workspace.members import members, with_member
-from mini_vllm.moved import Moves, read
 
 ENGINE = "mini_vllm/"
 MADE = ("conftest.py",)
+BOTH = "you and the engine changed the same lines beside what is yours to write; there the engine's stand"
+UNKNOWN = "the engine's file has changed, and this clone does not know its former text; only your functions go along"
 
 
 @dataclass
@@ -28,7 +28,6 @@ class Carried:
     Attributes:
         files: path in the workspace -> source.
         written: functions that are hers, "module:name". filled: those that she had not written: the engine's stand in.
-        also: what else of hers went along: helpers, constants, imports, functions that no phase teaches.
         own: files of hers that the engine does not have.
         left: what was not carried, with the reason.
     """
@@ -36,7 +35,6 @@ class Carried:
     files: dict[str, str] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
     filled: list[str] = field(default_factory=list)
-    also: list[str] = field(default_factory=list)
     own: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -45,7 +43,6 @@ class Carried:
         rows = (
             ("Yours, carried over", self.written),
             ("Not written yet, so ours", self.filled),
-            ("Yours besides, carried over too", self.also),
             ("Your own files, copied", self.own),
         )
         lines = [f"{words}: {', '.join(names)}" for words, names in rows if names]
@@ -58,30 +55,17 @@ def carry(
     workspace: Path, edited: list[str], taught: dict[str, list[str]], made_from: dict[str, str], root: Path
 ) -> Carried:
     """Collect earlier work out of ``workspace``: of its files ``edited``, where ``taught`` says which functions of a
-    file of the engine, as it is now, phases up to hers teach, and ``made_from`` the `digest` of the engine's text when
-    the workspace was made. Raises :class:`LabError` where a file of hers is not Python, with file and line."""
-    moves = read(root / "mini_vllm")
-    texts = {name: text for name in edited if (text := _read(workspace, name)) is not None}
-    names = dict(moves.names)  # what is hers of a former module is to be imported from where it goes
-    first = _Way(root, taught, made_from, moves, Carried())
-    for name, hers in texts.items():
-        if (places := first.places(name)) and places != [name]:
-            homes = first.into(name, hers, places)
-            names |= {(_module(name), each): _module(path) for each, path in homes.items()}
-    way, changed = _Way(root, taught, made_from, replace(moves, names=names), Carried()), []
-    gone = (name for name in edited if name not in texts and name in made_from)
-    way.carried.left += [f"{name}: you removed it; the engine's is there again" for name in gone]
-    for name, hers in texts.items():
-        places = way.places(name)
-        if places == [name] and made_from.get(name) == digest(way.engine(name)):
-            way.whole(name, hers)
-        elif places:
-            changed.append((name, hers, places))
+    file of the engine phases up to hers teach, and ``made_from`` the `digest` of the engine's text when the workspace
+    was made. Raises :class:`LabError` where a file of hers is not Python, with file and line."""
+    carried = Carried()
+    for name, hers in [(name, _read(workspace, name)) for name in edited]:
+        if hers is None:
+            carried.left += [f"{name}: you removed it; the engine's is there again"] if name in made_from else []
+        elif name.startswith(ENGINE) and (root / name).is_file():
+            _of_the_engine(carried, root, name, hers, taught.get(name, []), made_from.get(name, ""))
         else:
-            way.own(name, hers)
-    for name, hers, places in changed:  # last: a file of hers that was cut may go to one that was taken whole
-        way.into(name, hers, places)
-    return way.carried
+            _own(carried, root, name, hers, name in made_from)
+    return carried
 
 
 def _read(workspace: Path, name: str) -> str | None:
@@ -96,78 +80,97 @@ def _read(workspace: Path, name: str) -> str | None:
     return text
 
 
-def _module(name: str) -> str:
-    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+def _own(carried: Carried, root: Path, name: str, hers: str, known: bool) -> None:
+    """A file that the engine does not have, or has no longer (``known``)."""
+    inside = name.startswith(ENGINE)
+    if name in MADE:
+        carried.left.append(f"{name}: `course build` makes it anew")
+    elif known and inside:
+        carried.left.append(f"{name}: the engine has no such file any more")
+    elif inside and (root / name).with_suffix("").is_dir():
+        carried.left.append(f"{name}: the engine has a folder of that name now")
+    else:
+        carried.files[name] = hers
+        carried.own.append(name)
 
 
-@dataclass
-class _Way:
-    """From one workspace to the next; the attributes as in `carry`."""
+def _of_the_engine(carried: Carried, root: Path, name: str, hers: str, taught: list[str], made_from: str) -> None:
+    """Her file, in which the functions that she has not written are the engine's."""
+    engine = (root / name).read_text(encoding="utf-8")
+    mine, theirs = dict(functions(ast.parse(hers))), dict(functions(ast.parse(engine)))
+    yours = [
+        each for each in taught if each in mine and each in theirs and text_of(hers, each) != text_of(engine, each)
+    ]
+    for each in yours:
+        symbol = f"{name.removesuffix('.py').replace('/', '.')}:{each}"
+        if stub_message(mine[each]) is None:
+            carried.written.append(symbol)
+            continue
+        carried.filled.append(symbol)
+        if _notes(text_of(hers, each), text_of(engine, each)):
+            carried.left.append(
+                f"{name}: {each}: your notes or decorators; it is not written yet, so ours stands there"
+            )
+        hers = with_function(hers, each, text_of(engine, each))
+    if made_from != digest(engine):
+        former = gitwork.former(root, name, made_from)
+        before, now = (_with(text, yours, hers) for text in (former, engine))
+        both = _merged(hers, before, now) if former is not None else None
+        hers, clash = both or (now, False)
+        carried.left += [f"{name}: {BOTH if both else UNKNOWN}"] if clash or not both else []
+    carried.files[name] = hers
 
-    root: Path
-    taught: dict[str, list[str]]
-    made_from: dict[str, str]
-    moves: Moves
-    carried: Carried
 
-    def engine(self, name: str) -> str:
-        return (self.root / name).read_text(encoding="utf-8")
+def _with(source: str | None, names: list[str], hers: str) -> str:
+    """A text in which the functions ``names`` are hers, where it has them."""
+    source = source or ""
+    for name in names:
+        if name in dict(functions(ast.parse(source))):
+            source = with_function(source, name, text_of(hers, name))
+    return source
 
-    def places(self, name: str) -> list[str]:
-        """Files of the engine that now hold what ``name`` held; empty for a file that the engine does not have."""
-        module, here = _module(name), (self.root / name).is_file()
-        if not name.startswith(ENGINE) or not (here or name in self.made_from or module in self.moves.modules):
-            return []
-        own, *others = self.moves.places(module)
-        found = [self.root / name if here else self.moves.file(own), *map(self.moves.file, others)]
-        return [path.relative_to(self.root).as_posix() for path in found if path is not None]
 
-    def follow(self, name: str, source: str, leaves: bool = False, noted: bool = True) -> str:
-        """``source`` with its imports of former places put right; what is left to do is noted."""
-        package = _module(name) if name.endswith("/__init__.py") else _module(name).rpartition(".")[0]
-        made = rewrite(source, self.moves, False, package, leaves)
-        self.carried.left += [f"{name}, {note}" for note in made.notes if noted]
-        return made.text
+def _merged(hers: str, before: str, now: str) -> tuple[str, bool] | None:
+    """The three texts in one, the present one's lines where two say different things, and whether there were such;
+    None where the outcome is no Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("hers", "before", "now")
+        for name, text in zip(names, (hers, before, now), strict=True):
+            Path(folder, name).write_text(text, encoding="utf-8", newline="")
+        try:
+            merged = gitwork.git(Path(folder), "merge-file", "-p", "--theirs", *names)
+            ast.parse(merged)
+        except (gitwork.GitError, SyntaxError):
+            return None
+        try:
+            gitwork.git(Path(folder), "merge-file", "-p", *names)
+        except gitwork.GitError:  # its exit status counts the conflicts
+            return merged, True
+    return merged, False
 
-    def whole(self, name: str, hers: str) -> None:
-        """Her file, in which the functions that she has not written are the engine's."""
-        hers = self.follow(name, hers)
-        mine, theirs = members(hers), members(self.engine(name))
-        for function in self.taught.get(name, []):
-            if function not in mine or function not in theirs or mine[function].text == theirs[function].text:
-                continue
-            symbol = f"{name.removesuffix('.py').replace('/', '.')}:{function}"
-            if mine[function].stub is None:
-                self.carried.written.append(symbol)
-                continue
-            self.carried.filled.append(symbol)
-            if mine[function].around(theirs[function].text):
-                self.carried.left.append(f"{name}: {function}: {NOTES}")
-            hers = with_member(hers, function, theirs[function].text)
-        self.carried.files[name] = hers
 
-    def own(self, name: str, hers: str) -> None:
-        """A file that the engine does not have, or has no longer."""
-        inside = name.startswith(ENGINE)
-        if name in MADE:
-            self.carried.left.append(f"{name}: `course build` makes it anew")
-        elif name in self.made_from and inside:
-            self.carried.left.append(f"{name}: the engine has no such file any more")
-        elif inside and (self.root / name).with_suffix("").is_dir():
-            self.carried.left.append(f"{name}: the engine has a folder of that name now")
-        else:
-            self.carried.files[name] = self.follow(name, hers)
-            self.carried.own.append(name)
+def _span(source: str, name: str) -> tuple[list[str], int, int]:
+    """Lines of a source as Python counts them, and where a function stands in them, decorators included."""
+    node = dict(functions(ast.parse(source)))[name]
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1
+    assert node.end_lineno is not None
+    return io.StringIO(source, newline="").readlines(), first, node.end_lineno
 
-    def into(self, name: str, hers: str, places: list[str]) -> dict[str, str]:
-        """What is hers in a file goes into the file or files that hold the rest of it now; where her own names went."""
-        leaves = places != [name]
-        before = gitwork.former(self.root, name, self.made_from.get(name, ""))
-        if before is not None:
-            before = self.follow(name, before, leaves, noted=False)
-        texts = {path: self.carried.files.get(path) or self.engine(path) for path in places}
-        graft = Graft(self.follow(name, hers, leaves), before, texts, self.taught, self.carried)
-        graft.run(lambda wanted: self.moves.place(_module(name), wanted), self.moves)
-        self.carried.files |= {path: text for path, text in graft.texts.items() if text != texts[path]}
-        self.carried.left += [f"{name}: {each}" for each in graft.left]
-        return graft.homes
+
+def text_of(source: str, name: str) -> str:
+    """The lines of a function, decorators included; they end in a line break."""
+    lines, first, last = _span(source, name)
+    return "".join(lines[first:last]).rstrip("\r\n") + "\n"
+
+
+def with_function(source: str, name: str, text: str) -> str:
+    """``source`` with the function called ``name`` replaced by the lines ``text``."""
+    lines, first, last = _span(source, name)
+    return "".join([*lines[:first], text, *lines[last:]])
+
+
+def _notes(stub: str, engine: str) -> bool:
+    """Whether a function that is not written has comments or decorators that the engine's text of it has not."""
+    known = {line.strip() for line in engine.splitlines()}
+    said = [line.strip() for line in stub.splitlines() if line.strip().startswith(("#", "@"))]
+    return any(line not in known for line in said)

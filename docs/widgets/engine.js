@@ -172,9 +172,9 @@
     }
 
     addCard(id, question, colour) {
-      const state = h("span", { class: "mv-value", text: "waiting" }), text = h("p", { class: "mv-text" });
-      const item = h("li", {}, h("div", { class: "mv-bar" }, h("span", { class: `mv-chip mv-c${colour}`, text: id }), h("b", { text: question }), state), text);
-      this.asked.set(id, { item, state, text, question, colour, tokens: 0, done: false });
+      const state = h("span", { class: "mv-value", text: "waiting" }), speed = h("span", { class: "mv-speed" }), text = h("p", { class: "mv-text" });
+      const item = h("li", {}, h("div", { class: "mv-bar" }, h("span", { class: `mv-chip mv-c${colour}`, text: id }), h("b", { text: question }), state, speed), text);
+      this.asked.set(id, { item, state, speed, text, question, colour, tokens: 0, work: 0, first: null, done: false });
       this.answers.prepend(item);
       while (this.answers.children.length > 8) this.answers.lastChild.remove();
     }
@@ -190,9 +190,11 @@
     }
 
     on_step({ step, milliseconds }) {
+      for (const card of this.asked.values()) if (!card.done) card.work += milliseconds;
       for (const [id, pieces] of Object.entries(step.sampled)) {
         const card = this.asked.get(id);
         if (card.done) continue;
+        card.first ??= card.work;
         card.text.append(...pieces);
         card.tokens += pieces.length;
         this.spent.tokens += pieces.length;
@@ -209,6 +211,14 @@
       const word = step.running.includes(id) ? "running" : step.preempted.includes(id) || card.preempted ? "preempted" : "waiting";
       card.preempted ||= step.preempted.includes(id);
       card.state.textContent = `${word}, ${card.tokens} tokens`;
+      card.speed.textContent = this.speed(card);
+    }
+
+    // The engine's own time since the question came, without the pauses that a slow pace makes between its steps.
+    speed({ tokens, work, first }) {
+      if (first === null) return "";
+      const later = tokens > 1 && work > first ? `, ${number((1e3 * (tokens - 1)) / (work - first))} tokens/s` : "";
+      return `first after ${number(first)} ms${later}`;
     }
 
     end(id, reason) {
@@ -217,6 +227,7 @@
       card.done = true;
       this.unanswered -= 1;
       card.state.textContent = { stop: `${card.tokens} tokens`, length: `${card.tokens} tokens, cut off`, abort: "stopped", refused: "refused" }[reason];
+      card.speed.textContent = this.speed(card);
       if (reason === "stop" || reason === "length") this.spoken.textContent = `${id}: ${card.text.textContent}`;
     }
 

@@ -72,6 +72,17 @@ SCENES: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
+FILL: dict[str, Any] = {
+    "system": "You are a patient teacher. Answer in one short sentence.",
+    "engine": {"block_size": 8, "num_blocks": 25, "max_num_batched_tokens": 32, "max_num_seqs": 4},
+    "arrivals": {
+        0: ["What is a KV block?"],
+        2: ["What is a block table?"],
+        5: ["What is preemption?"],
+        11: ["What is a token?"],
+    },
+    "max_tokens": 64,
+}
 KNOBS: list[dict[str, float]] = [
     {},
     {"temperature": 0.7},
@@ -107,6 +118,39 @@ def scheduler_scene(scene: dict[str, Any]) -> dict[str, Any]:
     told = trace.as_dict()
     start = next((at for at, one in enumerate(told["steps"]) if one["preempted"]), 0)
     return told | {"about": scene["about"], "start": start}
+
+
+def fill_data() -> dict[str, Any]:
+    """The run on the home page: per step the tokens in memory and the last words of each request, its table where
+    that changes, and which free blocks can be found. ``still`` is the fullest step, for who wants no motion."""
+    engine = LLMEngine(POCKET, **FILL["engine"])
+    arrivals, asked, step = dict(FILL["arrivals"]), [], 0
+    with record(engine) as trace:
+        while arrivals or engine.has_unfinished_requests():
+            for question in arrivals.pop(step, ()):
+                name = "ABCD"[len(asked)]
+                asked.append([name, question])
+                turns = [{"role": "system", "content": FILL["system"]}, {"role": "user", "content": question}]
+                prompt = engine.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+                params = SamplingParams(max_tokens=FILL["max_tokens"], temperature=0.0)
+                engine.add_request(name, prompt, params)
+            engine.step()
+            step += 1
+    steps: list[dict[str, Any]] = []
+    before: dict[str, Any] = {"tables": {}}
+    for one in trace.as_dict()["steps"]:
+        row = {
+            "n": {name: one["counters"][name][0] for name in one["tables"]},
+            "t": {name: table for name, table in one["tables"].items() if table != before["tables"].get(name)},
+            "s": {name: "".join(pieces) for name, pieces in one["sampled"].items()},
+            "w": one["waiting"], "p": one["preempted"], "e": list(one["finished"]), "c": one["cached"],
+            "f": [block for block in one["findable"] if block in one["free"]],
+        }  # fmt: skip
+        steps.append({key: value for key, value in row.items() if value})
+        before = one
+    most = max(range(len(steps)), key=lambda at: sum(steps[at].get("n", {}).values()))
+    size, blocks = FILL["engine"]["block_size"], FILL["engine"]["num_blocks"] - 1
+    return {"block_size": size, "num_blocks": blocks, "requests": asked, "still": most, "steps": steps}
 
 
 def sampler_data(prompt: str = "In a step the", shown: int = 40) -> dict[str, Any]:
@@ -185,7 +229,12 @@ def arithmetic_data() -> dict[str, Any]:
 def recordings() -> dict[str, Any]:
     """File name -> content."""
     scenes = {name: scheduler_scene(scene) for name, scene in SCENES.items()}
-    return {"scheduler.json": scenes, "sampler.json": sampler_data(), "arithmetic.json": arithmetic_data()}
+    return {
+        "scheduler.json": scenes,
+        "fill.json": fill_data(),
+        "sampler.json": sampler_data(),
+        "arithmetic.json": arithmetic_data(),
+    }
 
 
 def main() -> int:

@@ -36,10 +36,3 @@ __all__ = [
     "SpeculativeConfig",
     "StructuredOutputsConfig",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """What stood here before it moved: an error that says where it is now."""
-    from mini_vllm.moved import missing
-
-    raise missing(__name__, name)

@@ -48,9 +48,11 @@ def check_backend(config: EngineConfig) -> None:
         raise ValueError(f"data_parallel_backend must be 'mp' or 'ray', got {shown(backend)}")
     if backend == "ray" and config.nnodes != 1:
         raise ValueError(f"nnodes={shown(config.nnodes)} needs data_parallel_backend='mp', got 'ray'")
-    ranks = config.tensor_parallel_size * config.pipeline_parallel_size
-    if backend == "ray" and config.distributed_executor_backend is None and ranks > 1:
-        config.distributed_executor_backend = "ray"
+    if backend == "ray" and config.distributed_executor_backend is None:
+        sizes = [
+            whole_number(name, getattr(config, name), 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")
+        ]
+        config.distributed_executor_backend = "ray" if max(sizes) > 1 else None
 
 
 def has_replicas(config: EngineConfig) -> bool:

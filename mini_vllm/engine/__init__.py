@@ -187,10 +187,3 @@ class EngineCoreRequestType(enum.Enum):
     START_DP_WAVE = b"\x02"
     UTILITY = b"\x03"
     WAKEUP = b"\x05"  # within the core: look at the state, a shutdown was asked for
-
-
-def __getattr__(name: str) -> object:
-    """What stood here before it moved: an error that says where it is now."""
-    from mini_vllm.moved import missing
-
-    raise missing(__name__, name)

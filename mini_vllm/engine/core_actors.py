@@ -149,7 +149,7 @@ class CoreEngineActorManager:
     def monitor(self, on_death: Callable[[str], None]) -> None:
         """Call `on_death` with what happened, from a thread, as soon as the actor has ended unasked.
 
-        Upstream: upstream/vllm/v1/engine/utils.py:922 — `monitor_engine_liveness`.
+        Upstream: upstream/vllm/v1/engine/utils.py:920 — `monitor_engine_liveness`.
         """
 
         def wait() -> None:

@@ -151,10 +151,3 @@ def _cut_at_mark(text: str, final: str) -> str:
     if at < 0 or final.strip() not in text:
         raise ChatTemplateError("continue_final_message=True: the template does not show the last message as it is.")
     return text[:at] if text.startswith(_TAG, at) else text[:at].rstrip()
-
-
-def __getattr__(name: str) -> object:
-    """What stood here before it moved: an error that says where it is now."""
-    from mini_vllm.moved import missing
-
-    raise missing(__name__, name)

@@ -15,9 +15,11 @@ import numpy as np
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.structured_output.automata.budget import Account
 from mini_vllm.structured_output.automata.expression import GrammarError
-from mini_vllm.structured_output.automata.pushdown import DEAD, Configuration, Pushdown
+from mini_vllm.structured_output.automata.pushdown import Configuration, Pushdown
 from mini_vllm.structured_output.automata.token_masks import TokenMasks
 from mini_vllm.structured_output.automata.token_trie import TokenTrie
+from mini_vllm.structured_output.automata.unique_items import UniqueItemPushdown
+from mini_vllm.structured_output.automata.unique_masks import UniqueItemMasks
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
     StructuredOutputGrammar,
@@ -48,7 +50,10 @@ class MiniBackend(StructuredOutputBackend):
             masks = self._compiled.get(key)
         if masks is None:
             automaton = compile_spec(request_type, grammar_spec, not self.config.disable_any_whitespace)
-            masks = TokenMasks(Pushdown(automaton, self.trie.longest), self.trie)
+            if automaton.unique:
+                masks = UniqueItemMasks(UniqueItemPushdown(automaton, self.trie.longest), self.trie)
+            else:
+                masks = TokenMasks(Pushdown(automaton, self.trie.longest), self.trie)
             with self._lock:
                 self.num_compiled += 1
                 masks = self._compiled.setdefault(key, masks)
@@ -79,7 +84,7 @@ class MiniGrammar(StructuredOutputGrammar):
 
     def reset(self) -> None:
         """Back to the start."""
-        self._history = [self.pushdown.start]
+        self._history = [self.masks.start]
 
     @property
     def num_processed_tokens(self) -> int:
@@ -126,7 +131,7 @@ class MiniGrammar(StructuredOutputGrammar):
             return
         with self._step():
             row[:] = self.masks.mask(configuration)
-        if self.pushdown.done in configuration:
+        if self.masks.may_end(configuration):
             for word, bits in self._stop_bits:
                 row[word] |= bits
 
@@ -137,7 +142,7 @@ class MiniGrammar(StructuredOutputGrammar):
     def is_accepting(self) -> bool:
         """True where the text may end here. Upstream has no such question: the bit of the end of sequence says it."""
         configuration = self._history[-1]
-        return configuration is None or self.pushdown.done in configuration
+        return configuration is None or self.masks.may_end(configuration)
 
     def forced_bytes(self, limit: int = 256) -> bytes:
         """What has to come next, whatever the model thinks: up to `limit` bytes, none where there is a choice or the
@@ -147,13 +152,12 @@ class MiniGrammar(StructuredOutputGrammar):
         if configuration is None:
             return b""
         with self._step():
-            number = self.pushdown.number(configuration)
-            while len(found) < limit and not self.pushdown.ends[number]:
-                bytes_next = self._bytes_next(number)
-                if len(bytes_next) != 1:
+            while len(found) < limit and not self.masks.may_end(configuration):
+                forced = self.masks.bytes_next(configuration)
+                if len(forced) != 1:
                     break
-                found.append(int(bytes_next[0]))
-                number = int(self.pushdown.table[number, bytes_next[0]])
+                found += forced
+                configuration = self.masks.after(configuration, forced)
         return bytes(found)
 
     def ends_after(self, text: bytes) -> bool:
@@ -162,16 +166,8 @@ class MiniGrammar(StructuredOutputGrammar):
         if configuration is None:
             return False
         with self._step():
-            number = self.pushdown.number(configuration)
-            for byte in text:
-                number = self.pushdown.step(number, byte)
-            return bool(self.pushdown.ends[number]) and not len(self._bytes_next(number))
-
-    def _bytes_next(self, number: int) -> np.ndarray:
-        """The bytes that may come next in a configuration."""
-        if not self.pushdown.built[number]:
-            self.pushdown.build_row(number)
-        return np.flatnonzero(self.pushdown.table[number])
+            configuration = self.masks.after(configuration, text)
+            return self.masks.may_end(configuration) and not self.masks.bytes_next(configuration)
 
     def _step(self) -> contextlib.AbstractContextManager[None]:
         """Room in the table, and a bound on what the step may cost."""
@@ -184,20 +180,15 @@ class MiniGrammar(StructuredOutputGrammar):
         if configuration is None:
             return False
         if token in self.stop_token_ids:
-            if self.pushdown.done not in configuration:
+            if not self.masks.may_end(configuration):
                 return False
             self._history.append(None)
             return True
         data = self.trie.tokens[token] if 0 <= token < len(self.trie.tokens) else b""
-        pushdown = self.pushdown
-        number = pushdown.number(configuration) if data else DEAD
-        for byte in data:
-            number = pushdown.step(number, byte)
-            if number == DEAD:
-                return False
-        if number == DEAD:
+        after = self.masks.after(configuration, data) if data else None
+        if not after:
             return False
-        self._history.append(pushdown.configurations[number])
+        self._history.append(after)
         return True
 
 

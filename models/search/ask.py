@@ -16,7 +16,7 @@ sys.path.append(str(ROOT))  # models/ stands in the clone, and is not installed
 
 from course.labs import LabError  # noqa: E402
 from models.search.bm25 import words_of  # noqa: E402
-from models.search.index import CACHE, Index, best_of, make_embedder, weights_of  # noqa: E402
+from models.search.index import CACHE, Index, best_of, best_order, make_embedder, weights_of, with_terms  # noqa: E402
 from models.search.sections import Section  # noqa: E402
 
 LONGEST = 1000
@@ -41,7 +41,8 @@ def find(root: Path, question: str, count: int = 3) -> list[tuple[Section, str]]
     if not index.candidates(index.words(question)):
         raise ValueError(f"no word of {question!r} stands in the course, which is in English; {EXAMPLE}")
     before = index.read.sum()
-    found = best_of(index.sections, index.scores(make_embedder(root), question, weights_of(root)), count)
+    scores = index.scores(make_embedder(root), question, weights_of(root))
+    found = with_terms(index.sections, best_of(index.sections, scores, count), question, best_order(scores))
     if index.read.sum() > before or not (root / CACHE).is_file():
         index.keep(root)
     return [(index.sections[i], telling(index, index.sections[i].text, question)) for i in found]

@@ -20,6 +20,9 @@ _STOP = frozenset("""
     your how what why when which who where do does did can could should would will not no if then than so there
 """.split())  # noqa: SIM905 # fmt: skip
 _ENDS = ("ations", "ation", "ingly", "ings", "ing", "ied", "ies", "ers", "er", "ed", "es", "ly", "s", "e")
+_DONE = re.compile(r"(?<=.{3}[^a][st])ions?$")
+"""Of a noun that says what a verb does: who asks why a request is preempted finds preemption."""
+_ADMIT = re.compile(r"(?<=..)mit$")
 _BRITISH = (re.compile(r"(?<=..)is(?=(?:e[sdr]?|ing|ations?)$)"), re.compile(r"(?<=...)our(?=(?:s|ed|al)?$)"))
 
 
@@ -32,11 +35,14 @@ def words_of(text: str) -> list[str]:
 def _stem(word: str) -> str:
     for pattern, instead in zip(_BRITISH, ("iz", "or"), strict=True):
         word = pattern.sub(instead, word)
+    if (done := _DONE.sub("", word)) != word:
+        return done[:-1] if done[-1] == done[-2] else done
     for end in _ENDS:
         if word.endswith(end) and len(word) - len(end) >= 3:
             word = word[: -len(end)]
-            return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word
-    return word
+            word = word[:-1] if len(word) > 3 and word[-1] == word[-2] else word
+            break
+    return _ADMIT.sub("mis", word)  # as of admission, which loses its "ion" and one "s"
 
 
 class Postings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ CANDIDATES = 80
 FEATURES = ("section", "passage", "heading", "named", "meaning", "opening", "glossary", "guide", "interview", "lab")
 KINDS = {"glossary": "GLOSSARY.md", "guide": "/00-guide.md", "interview": "/INTERVIEW.md", "lab": "/labs/"}
 PARTS = ("whole", "passages", "headings")
-VERSION = 5
+VERSION = 6
 
 
 def passages_of(section: Section) -> list[str]:
@@ -138,8 +139,11 @@ class Index:
 
     @classmethod
     def of(cls, root: Path) -> Index:
-        """The one that is kept in `.course/`, if it is of these pages; else a new one."""
-        return cls.load(root / CACHE, state_of(root)) or cls.build(root)
+        """The one that is kept in `.course/`, if it is of these pages; else a new one, said on the error stream."""
+        if (kept := cls.load(root / CACHE, state_of(root))) is not None:
+            return kept
+        print("ask: reads all pages, since none were read before or one has changed; some seconds …", file=sys.stderr)
+        return cls.build(root)
 
     def keep(self, root: Path) -> None:
         """Keep it, with the vectors that were made so far, for the next question."""
@@ -173,6 +177,21 @@ class Index:
                 return index
         except (OSError, ValueError, KeyError, zipfile.BadZipFile):
             return None
+
+
+def with_terms(sections: Sequence[Section], found: Sequence[int], question: str, order: Sequence[int]) -> list[int]:
+    """The places that were found, the last of them given up for entries of the glossary that the question names by one
+    word in any of its forms: who asks when a block is *evicted* finds *Eviction*. The first place always stays."""
+    asked = set(words_of(question))
+    terms = [i for i in order if sections[i].file == KINDS["glossary"]]
+    named = [i for i in terms if len(words := words_of(sections[i].title)) == 1 and words[0] in asked]
+    missing = [i for i in named if i not in found][: max(len(found) - 1, 0)]
+    kept = list(found)
+    for i in missing:
+        given_up = [at for at in range(1, len(kept)) if kept[at] not in named]
+        if given_up:
+            kept[given_up[-1]] = i
+    return kept
 
 
 def best_order(scores: np.ndarray) -> list[int]:

@@ -7,6 +7,7 @@ one of them when `normalised` (see `is_held_out`), and the evaluation asks exact
 from __future__ import annotations
 
 import json
+import lzma
 import random
 import re
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 from models.training import frames, stories, words
 from models.training.wordings import load
 
-GLOSSARY_FILE = Path(__file__).with_name("glossary.json")
+GLOSSARY_FILE = Path(__file__).with_name("glossary.json.xz")
 PROPER = {"Triton", "Medusa", "Punica", "Little's law", "Pocket"}
 
 _W = load("glossary")
@@ -73,7 +74,7 @@ class Term:
 @lru_cache(maxsize=1)
 def load_glossary() -> tuple[Term, ...]:
     """All terms, in the order of the file."""
-    return tuple(Term(**entry) for entry in json.loads(GLOSSARY_FILE.read_text(encoding="utf-8")))
+    return tuple(Term(**entry) for entry in json.loads(lzma.decompress(GLOSSARY_FILE.read_bytes())))
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ Both are CPU time of one thread (`time.thread_time`): wall time says little on a
 """
 
 import json
+import lzma
 import sys
 import time
 from pathlib import Path
@@ -40,7 +41,7 @@ def chats():
     """kind -> chats: a question, the same question again after its answer, a sum, a story."""
     glossary = {
         entry["term"]: entry["answer"]
-        for entry in json.loads((ROOT / "models" / "training" / "glossary.json").read_text(encoding="utf-8"))
+        for entry in json.loads(lzma.decompress((ROOT / "models" / "training" / "glossary.json.xz").read_bytes()))
     }
     found: dict = {"question": [], "asked again": [], "sum": [], "story": []}
     for i in range(PROMPTS):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -165,6 +167,23 @@ def suggestions(folder: str | Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
+def rule_for(folder: str | Path, line: str) -> str | None:
+    """The answer that a checkpoint's `rules.json` gives to what its model was not trained to answer; None where no rule
+    fits, or there is no such file. It is a list of {"asks": a regular expression, "answer": text}.
+
+    Raises:
+        ValueError: the file is no such list; names it.
+    """
+    path = Path(folder) / "rules.json"
+    if not path.is_file():
+        return None
+    try:
+        rules = [(re.compile(rule["asks"], re.I), str(rule["answer"])) for rule in json.loads(path.read_text("utf-8"))]
+    except (ValueError, KeyError, TypeError, re.error) as error:
+        raise ValueError(f'{path} is not a list of {{"asks": …, "answer": …}}: {error}') from None
+    return next((answer for asks, answer in rules if asks.search(line)), None)
+
+
 def handle(session: Session, line: str) -> bool:
     """One line of the user: a command or a message. Returns False to leave."""
     command, _, rest = line.strip().partition(" ")
@@ -172,7 +191,11 @@ def handle(session: Session, line: str) -> bool:
     if not command:
         return True
     if not command.startswith("/"):
-        session.ask(line.strip())
+        if said := rule_for(session.llm.llm_engine.folder, line.strip()):
+            console.print(said, markup=False, highlight=False)
+            console.print("(a rule beside the checkpoint, not the model)", style="dim")
+        else:
+            session.ask(line.strip())
         return True
     if command in ("/quit", "/exit"):
         return False

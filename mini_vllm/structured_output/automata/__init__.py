@@ -8,4 +8,5 @@ grammar.py           all rules together: what can end, what is left-recursive, w
 pushdown.py          sets of stacks, and where a byte takes them
 token_trie.py        the vocabulary as a tree of bytes
 token_masks.py       both together: which tokens survive from here
+unique_items.py, unique_masks.py              the same where an array must not hold an item twice
 """

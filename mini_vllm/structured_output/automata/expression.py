@@ -113,3 +113,51 @@ def renamed(item: Expression, prefix: str) -> Expression:
     if isinstance(item, Repeat):
         return Repeat(renamed(item.item, prefix), item.low, item.high)
     return item
+
+
+def can_end(item: Expression, known: set[str]) -> bool:
+    """Whether an expression allows a text at all, where the rules `known` do."""
+    if isinstance(item, ByteSet):
+        return item.bits != 0
+    if isinstance(item, Reference):
+        return item.name in known
+    if isinstance(item, Sequence):
+        return all(can_end(each, known) for each in item.items)
+    if isinstance(item, Choice):
+        return any(can_end(each, known) for each in item.items)
+    return item.low == 0 or can_end(item.item, known)
+
+
+def can_be_empty(item: Expression, known: set[str]) -> bool:
+    """Whether an expression allows the empty text, where the rules `known` do."""
+    if isinstance(item, ByteSet):
+        return False
+    if isinstance(item, Reference):
+        return item.name in known
+    if isinstance(item, Sequence):
+        return all(can_be_empty(each, known) for each in item.items)
+    if isinstance(item, Choice):
+        return any(can_be_empty(each, known) for each in item.items)
+    return item.low == 0 or can_be_empty(item.item, known)
+
+
+def prune(item: Expression, productive: set[str]) -> Expression:
+    """Without references to rules that never end."""
+    if isinstance(item, Reference):
+        return item if item.name in productive else NOTHING
+    if isinstance(item, Sequence):
+        return Sequence(tuple(prune(each, productive) for each in item.items))
+    if isinstance(item, Choice):
+        return Choice(tuple(prune(each, productive) for each in item.items))
+    if isinstance(item, Repeat):
+        return Repeat(prune(item.item, productive), item.low, item.high)
+    return item
+
+
+def size(item: Expression) -> int:
+    """About how many states an expression takes."""
+    if isinstance(item, Sequence | Choice):
+        return sum(map(size, item.items))
+    if isinstance(item, Repeat):
+        return size(item.item) * max(item.low + (item.high is None), item.high or 0, 1)
+    return 1

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from mini_vllm.structured_output.automata.expression import (
-    NOTHING,
     ByteSet,
     Choice,
     Expression,
@@ -17,7 +16,11 @@ from mini_vllm.structured_output.automata.expression import (
     Reference,
     Repeat,
     Sequence,
+    can_be_empty,
+    can_end,
+    prune,
     references,
+    size,
 )
 from mini_vllm.structured_output.automata.rule_automaton import MAX_STATES, Effort, State, build, long_repeat
 
@@ -42,6 +45,8 @@ class Grammar:
     """What is left for making all of it deterministic."""
     known: dict[object, Reference] = field(default_factory=dict, repr=False)
     """Rules by what they were made of."""
+    unique: dict[str, str] = field(default_factory=dict)
+    """Rules of arrays whose items all differ ("array"), and of such items ("item"): see `unique_items.py`."""
 
     def shared(self, wish: str, body: Expression) -> Reference:
         """As `add`, but equal bodies have one rule: one automaton, and one set of masks."""
@@ -73,11 +78,16 @@ class Grammar:
 
 @dataclass
 class CompiledGrammar:
-    """states: of all rules; start_of: rule -> its first state. States know their targets by their place in `states`."""
+    """states: of all rules; start_of: rule -> its first state. States know their targets by their place in `states`.
+
+    unique: as in `Grammar`. unique_states: the same by the states of such rules.
+    """
 
     states: list[State]
     start_of: dict[str, int]
     root: str
+    unique: dict[str, str] = field(default_factory=dict)
+    unique_states: dict[int, str] = field(default_factory=dict)
 
     @property
     def start(self) -> int:
@@ -85,9 +95,13 @@ class CompiledGrammar:
         return self.start_of[self.root]
 
 
+class NoTextError(GrammarError):
+    """A grammar that allows no text at all."""
+
+
 class _Compiler:
     def __init__(self, grammar: Grammar) -> None:
-        self.root, self.effort = grammar.root, grammar.effort
+        self.root, self.effort, self.unique = grammar.root, grammar.effort, grammar.unique
         self.rules = dict(grammar.rules)
         self.chains: dict[str, list[State]] = {
             name: [replace(s, bytes_to=list(s.bytes_to)) for s in states] for name, states in grammar.automata.items()
@@ -98,13 +112,13 @@ class _Compiler:
     def compile(self) -> CompiledGrammar:
         self._check_names()
         names = self._reachable()
-        productive = self._fixpoint(_can_end)
+        productive = self._fixpoint(can_end)
         if self.root not in productive:
-            raise GrammarError("the grammar allows no text at all: no derivation ever ends")
+            raise NoTextError("the grammar allows no text at all: no derivation ever ends")
         for name in names:
             if not productive.issuperset(self._names_in(name)):
-                self.rules[name] = _prune(self.rules[name], productive)
-        nullable = self._fixpoint(_can_be_empty)
+                self.rules[name] = prune(self.rules[name], productive)
+        nullable = self._fixpoint(can_be_empty)
         for name in self._reachable():
             self.rules[name] = self._shorten(self.rules[name], nullable)
         automata: dict[str, list[State]] = {}
@@ -112,7 +126,7 @@ class _Compiler:
             recursive = name if name in self._names_in(name) else None
             automata[name] = trim(self.chains.get(name) or build(self.rules[name], recursive, self.effort))
         _refuse_left_recursion(automata, {n for n in automata if automata[n][0].is_final} | nullable)
-        return _joined(automata, self.root)
+        return _joined(automata, self.root, self.unique)
 
     def _check_names(self) -> None:
         if self.root not in self.rules:
@@ -163,7 +177,7 @@ class _Compiler:
             return item
         inner = self._shorten(item.item, nullable)
         times = item.low if item.high is None else item.high
-        if times <= 1 or times * _size(inner) <= UNROLL_LIMIT or _can_be_empty(inner, nullable):
+        if times <= 1 or times * size(inner) <= UNROLL_LIMIT or can_be_empty(inner, nullable):
             return Repeat(inner, item.low, item.high)
         return self._chain(inner, item.low, item.high)
 
@@ -179,52 +193,6 @@ class _Compiler:
         self.rules[name] = inner  # what it refers to; its automaton is made by hand
         self.chains[name] = long_repeat(inner.name, low, high, len(self.chains))
         return Reference(name)
-
-
-def _can_end(item: Expression, known: set[str]) -> bool:
-    if isinstance(item, ByteSet):
-        return item.bits != 0
-    if isinstance(item, Reference):
-        return item.name in known
-    if isinstance(item, Sequence):
-        return all(_can_end(each, known) for each in item.items)
-    if isinstance(item, Choice):
-        return any(_can_end(each, known) for each in item.items)
-    return item.low == 0 or _can_end(item.item, known)
-
-
-def _can_be_empty(item: Expression, known: set[str]) -> bool:
-    if isinstance(item, ByteSet):
-        return False
-    if isinstance(item, Reference):
-        return item.name in known
-    if isinstance(item, Sequence):
-        return all(_can_be_empty(each, known) for each in item.items)
-    if isinstance(item, Choice):
-        return any(_can_be_empty(each, known) for each in item.items)
-    return item.low == 0 or _can_be_empty(item.item, known)
-
-
-def _prune(item: Expression, productive: set[str]) -> Expression:
-    """Without references to rules that never end."""
-    if isinstance(item, Reference):
-        return item if item.name in productive else NOTHING
-    if isinstance(item, Sequence):
-        return Sequence(tuple(_prune(each, productive) for each in item.items))
-    if isinstance(item, Choice):
-        return Choice(tuple(_prune(each, productive) for each in item.items))
-    if isinstance(item, Repeat):
-        return Repeat(_prune(item.item, productive), item.low, item.high)
-    return item
-
-
-def _size(item: Expression) -> int:
-    """About how many states an expression takes."""
-    if isinstance(item, Sequence | Choice):
-        return sum(map(_size, item.items))
-    if isinstance(item, Repeat):
-        return _size(item.item) * max(item.low + (item.high is None), item.high or 0, 1)
-    return 1
 
 
 def trim(states: list[State]) -> list[State]:
@@ -283,8 +251,9 @@ def _first_rules(states: list[State], nullable: set[str]) -> set[str]:
     return found
 
 
-def _joined(automata: dict[str, list[State]], root: str) -> CompiledGrammar:
+def _joined(automata: dict[str, list[State]], root: str, unique: dict[str, str]) -> CompiledGrammar:
     start_of: dict[str, int] = {}
+    unique_states: dict[int, str] = {}
     joined: list[State] = []
     for name, states in automata.items():
         offset = start_of[name] = len(joined)
@@ -292,4 +261,8 @@ def _joined(automata: dict[str, list[State]], root: str) -> CompiledGrammar:
             state.bytes_to = [(bits, target + offset) for bits, target in state.bytes_to]
             state.rules_to = {rule: target + offset for rule, target in state.rules_to.items()}
         joined += states
-    return CompiledGrammar(joined, start_of, root)
+        if name in unique:
+            unique_states.update(dict.fromkeys(range(offset, len(joined)), unique[name]))
+    return CompiledGrammar(
+        joined, start_of, root, {name: unique[name] for name in unique if name in start_of}, unique_states
+    )

@@ -8,7 +8,7 @@ first; that is where the rules `…_rest` are shared.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.structured_output.automata.expression import (
@@ -22,7 +22,7 @@ from mini_vllm.structured_output.automata.expression import (
     optional,
     sequence,
 )
-from mini_vllm.structured_output.automata.json_text import SPECIAL
+from mini_vllm.structured_output.automata.json_text import SPECIAL, Layout
 from mini_vllm.structured_output.automata.unicode_ranges import characters, complement, normalize
 
 if TYPE_CHECKING:
@@ -40,17 +40,21 @@ def object_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str)
     """
     properties, required, extra = _properties(schema, where)
     low, high = _count(schema, "minProperties", where) or 0, _count(schema, "maxProperties", where)
-    named = "propertyNames" in schema or "patternProperties" in schema
-    if not properties and extra is True and not low and high is None and not named:
+    about_names = "propertyNames" in schema or "patternProperties" in schema
+    if extra is not False and compiler.unique.inside:
+        raise GrammarError(f"{where}: objects with free keys cannot be items that have to differ (uniqueItems)")
+    if not properties and extra is True and not low and high is None and not about_names:
         return Reference("json_object")
+    if compiler.unique.inside:
+        properties = {name: properties[name] for name in compiler.unique.ordered(properties)}
     members = [
-        (name in required, sequence(_key(name), compiler.layout.colon, _named(compiler, each, f"{where}/{name}")))
+        (name in required, sequence(_key(name), compiler.layout.colon, named(compiler, each, f"{where}/{name}")))
         for name, each in properties.items()
     ]
     other = None
     if extra is not False:
         key, extra = _other_keys(compiler, schema, list(properties), extra, where)
-        value = _named(compiler, extra, f"{where}/additionalProperties")
+        value = named(compiler, extra, f"{where}/additionalProperties")
         other = sequence(key, compiler.layout.colon, value)
     countable = len(properties) + (other is not None)
     if other is not None and low > max(len(required), 1):
@@ -174,13 +178,21 @@ def array_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str) 
         prefix = prefix[:high]
     if items is None:
         items = not prefix or low > len(prefix)
-    layout = compiler.layout
-    heads = [_named(compiler, each, f"{where}/prefixItems/{n}") for n, each in enumerate(prefix)]
-    item = None if items is False else _named(compiler, items, f"{where}/items")
+    if schema.get("uniqueItems"):
+        return compiler.unique.array(prefix, items, low, high, where)
+    heads = [named(compiler, each, f"{where}/prefixItems/{n}") for n, each in enumerate(prefix)]
+    item = None if items is False else named(compiler, items, f"{where}/items")
+    return compiler.grammar.shared("array", array_text(compiler.layout, heads, item, low, high))
+
+
+def array_text(
+    layout: Layout, heads: Sequence[Expression], item: Expression | None, low: int, high: int | None
+) -> Expression:
+    """`heads` in their order, then any number of `item` (None: none); between `low` and `high` together."""
     if not heads:
         if item is None:
             return layout.braces("[", EMPTY, "]") if not low else choice([])
-        return _own(compiler, layout.braces("[", layout.some(item, low, high), "]"))
+        return layout.braces("[", layout.some(item, low, high), "]")
     more = max(low - len(heads), 0)
     tail: Expression = layout.edge
     if item is not None and high != len(heads):
@@ -192,15 +204,11 @@ def array_body(compiler: SchemaCompiler, schema: Mapping[str, Any], where: str) 
         longer = sequence(layout.comma, heads[number], tail)
         tail = longer if number < low else choice([longer, layout.edge])
     whole = sequence(heads[0], tail)
-    return _own(compiler, layout.braces("[", whole if low else optional(whole), "]"))
+    return layout.braces("[", whole if low else optional(whole), "]")
 
 
-def _own(compiler: SchemaCompiler, body: Expression) -> Expression:
-    return compiler.grammar.shared("array", body)
-
-
-def _named(compiler: SchemaCompiler, schema: object, where: str) -> Expression:
-    """A rule for what has parts of its own; the rest as it is."""
+def named(compiler: SchemaCompiler, schema: object, where: str) -> Expression:
+    """What a schema allows: a rule for what has parts of its own; the rest as it is."""
     if isinstance(schema, Mapping) and schema and "$ref" not in schema:
         return compiler.named(where.rpartition("/")[2] or "part", schema, where)
     return compiler.value(schema, where)
@@ -232,13 +240,13 @@ def _key_other_than(compiler: SchemaCompiler, names: list[str]) -> Expression:
 
 
 _ESCAPES = ['\\"', "\\\\", "\\b", "\\f", "\\n", "\\r", "\\t"]
-_UNIT = choice([characters(complement(SPECIAL)), *map(literal, _ESCAPES)])
+UNIT = choice([characters(complement(SPECIAL)), *map(literal, _ESCAPES)])
 
 
 def _text_other_than(taken: list[str]) -> Expression:
     """The rest of a key and its quotation mark, where none of `taken` may be that rest."""
     if not taken:
-        return sequence(Repeat(_UNIT), literal('"'))
+        return sequence(Repeat(UNIT), literal('"'))
     ways: list[Expression] = [] if "" in taken else [literal('"')]
     by_head: dict[str, list[str]] = {}
     for rest in filter(None, taken):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -21,11 +22,11 @@ KEYWORDS_OF = {
         "properties", "required", "additionalProperties", "minProperties", "maxProperties", "patternProperties",
         "propertyNames",
     ),
-    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
 }  # fmt: skip
 ALL_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 _REFUSED = (
-    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains",
+    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains",
     "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "$dynamicRef",
     "$recursiveRef", "nullable",
 )  # fmt: skip
@@ -39,10 +40,13 @@ _LOWEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxPropertie
 def without_annotations(schema: Schema, where: str) -> dict[str, Any]:
     """The keywords that constrain a value. Raises GrammarError for one that does and is not supported."""
     for key in _REFUSED:
-        harmless = (key == "uniqueItems" or key == "nullable") and schema.get(key) is False
-        if key in schema and not harmless:
+        if key in schema and not (key == "nullable" and schema[key] is False):
             raise GrammarError(f"{where}: the keyword {key!r} is not supported")
     kept = {key: value for key, value in schema.items() if key in _KEPT}
+    if not isinstance(kept.get("uniqueItems", True), bool):
+        raise GrammarError(f"{where}: uniqueItems must be true or false, got {json.dumps(kept['uniqueItems'])[:60]}")
+    if kept.get("uniqueItems") is False:
+        del kept["uniqueItems"]
     if "format" in kept and "type" in kept and "string" not in _listed(kept["type"]):
         del kept["format"]  # of numbers, in OpenAPI: an annotation
     return kept
@@ -188,4 +192,5 @@ _CHECKS: dict[str, tuple[Any, Any]] = {
     "maxLength": (str, lambda value, limit: len(value) <= limit),
     "minItems": (list, lambda value, limit: len(value) >= limit),
     "maxItems": (list, lambda value, limit: len(value) <= limit),
+    "uniqueItems": (list, lambda value, _: not any(itertools.starmap(same_value, itertools.combinations(value, 2)))),
 }

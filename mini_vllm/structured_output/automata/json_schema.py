@@ -39,6 +39,7 @@ from mini_vllm.structured_output.automata.json_numbers import (
 from mini_vllm.structured_output.automata.json_oneof import require_disjoint
 from mini_vllm.structured_output.automata.json_strings import string_body
 from mini_vllm.structured_output.automata.json_text import BOOLEAN, NULL, Layout, add_json_rules, value_text
+from mini_vllm.structured_output.automata.json_unique import UniqueArrays
 
 MAX_RULES = 20_000
 
@@ -57,19 +58,21 @@ class SchemaCompiler:
 
     def __init__(self, schema: object, any_whitespace: bool) -> None:
         self.root, self.layout, self.grammar = schema, Layout.of(any_whitespace), Grammar()
-        self._rule_of: dict[str, Reference] = {}
+        self._rule_of: dict[tuple[bool, str], Reference] = {}
+        self.unique = UniqueArrays(self)
 
     def compile(self) -> Grammar:
         """All rules; those of JSON itself too, of which the automata keep what is used."""
         add_json_rules(self.grammar, self.layout)
         self.grammar.rules["root"] = Reference("root")  # the name is taken while the schema is read
         self.grammar.rules["root"] = self.value(self.root, "#")
+        self.unique.finish()
         return self.grammar
 
     def value(self, schema: object, where: str) -> Expression:
         """What a schema allows. where: its place, for messages."""
         if schema is True or schema == {}:
-            return Reference("json_any")
+            return self.unique.json("any")
         if schema is False:
             return choice([])
         if not isinstance(schema, Mapping):
@@ -78,7 +81,7 @@ class SchemaCompiler:
             raise GrammarError("the schema has more than 100 levels")
         schema = without_annotations(schema, where)
         if not schema:
-            return Reference("json_any")
+            return self.unique.json("any")
         if "$ref" in schema:
             return self._reference(schema, where)
         if "allOf" in schema:
@@ -92,7 +95,7 @@ class SchemaCompiler:
 
     def named(self, hint: str, schema: object, where: str) -> Reference:
         """A rule for a schema, made once however often the schema stands there."""
-        key = json.dumps(schema, sort_keys=False)
+        key = self.unique.inside, json.dumps(schema, sort_keys=False)
         found = self._rule_of.get(key)
         if found is None:
             if len(self.grammar.rules) > MAX_RULES:
@@ -163,7 +166,8 @@ class SchemaCompiler:
             raise GrammarError(f"{where}: enum must be a list, got {json.dumps(values)[:60]}")
         try:
             beside = {key: value for key, value in schema.items() if key != "enum" or "const" in schema}
-            return choice(value_text(value) for value in values if allows_value(beside, value, where))
+            text = self.unique.value_text if self.unique.inside else value_text
+            return choice(literal(text(value)) for value in values if allows_value(beside, value, where))
         except ValueError as error:
             raise GrammarError(f"{where}: {error}") from None
 
@@ -173,7 +177,8 @@ class SchemaCompiler:
         if kind == "boolean":
             return BOOLEAN
         if kind == "string":
-            return string_body(self.grammar, schema, where)
+            body = string_body(self.grammar, schema, where)
+            return self.unique.json("string") if body == Reference("json_string") else body
         if kind in ("integer", "number"):
             return self._number(kind, schema, where)
         if kind == "object":
@@ -187,7 +192,7 @@ class SchemaCompiler:
             if not whole and not (isinstance(value, float) and math.isfinite(value)):
                 raise GrammarError(f"{where}: {key} must be a number, got {json.dumps(value)}")
         if not given:
-            return Reference(f"json_{kind}")
+            return self.unique.json(kind)
         bounds = {key: exact(value) for key, value in given.items()}
         if "multipleOf" in bounds:
             return self._multiples(kind, bounds, where)
@@ -196,7 +201,7 @@ class SchemaCompiler:
         low_open = low is not None and bounds.get("exclusiveMinimum") == low
         high_open = high is not None and bounds.get("exclusiveMaximum") == high
         if kind == "number":
-            return self.grammar.shared("number_range", numbers_between(low, high, low_open, high_open))
+            return self.unique.number(numbers_between(low, high, low_open, high_open))
         first = None if low is None else math.ceil(low) + (low_open and low.denominator == 1)
         last = None if high is None else math.floor(high) - (high_open and high.denominator == 1)
         return self.grammar.shared("integer_range", integers_between(first, last))
@@ -207,6 +212,8 @@ class SchemaCompiler:
         if step <= 0:
             raise GrammarError(f"{where}: multipleOf must be above 0")
         if len(bounds) == 1:
+            if kind == "number" and self.unique.inside:
+                raise GrammarError(f"{where}: multipleOf of numbers that have to differ (uniqueItems) is not supported")
             try:
                 return multiples_of(self.grammar, step, kind == "integer")
             except ValueError as error:

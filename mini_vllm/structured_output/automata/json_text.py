@@ -87,9 +87,9 @@ def add_json_rules(grammar: Grammar, layout: Layout) -> None:
     rules["json_any"] = choice(parts)
 
 
-def value_text(value: object) -> Expression:
+def value_text(value: object) -> str:
     """One value, in the compact form of xgrammar: no spaces at all, characters beyond ASCII as they are."""
-    return literal(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def string_character(ranges: Ranges) -> Expression:

@@ -155,10 +155,14 @@ class Pushdown:
             after = self.states[target]
             is_last = after.is_final and not after.bytes_to and not after.rules_to
             below = stack.parent if is_last else self.stack(target, stack.parent)  # nothing to come back for
-            followers.append(self.stack(self.start_of[name], below))
+            followers.append(self.entered(name, below))
         if state.is_final:
             followers.append(self.done if stack.parent is None else stack.parent)
         return followers
+
+    def entered(self, name: str, below: Stack | None) -> Stack:
+        """The stack of one who has entered a rule."""
+        return self.stack(self.start_of[name], below)
 
     def build_row(self, number: int) -> None:
         """Fill in where each byte leads from this configuration."""

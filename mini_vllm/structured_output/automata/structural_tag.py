@@ -73,6 +73,7 @@ def _include(grammar: Grammar, other: Grammar, prefix: str) -> Reference:
         grammar.rules[prefix + name] = renamed(body, prefix)
     for name, states in other.automata.items():
         grammar.automata[prefix + name] = states
+    grammar.unique.update((prefix + name, role) for name, role in other.unique.items())
     return Reference(prefix + other.root)
 
 

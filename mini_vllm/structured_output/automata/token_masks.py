@@ -14,6 +14,7 @@ Upstream has no twin.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -65,6 +66,31 @@ class TokenMasks:
             self._too_costly[configuration] = str(error)
             raise
 
+    @property
+    def start(self) -> Configuration:
+        """Before the first byte."""
+        return self.pushdown.start
+
+    def may_end(self, configuration: Configuration) -> bool:
+        """Whether the text may end here."""
+        return self.pushdown.done in configuration
+
+    def after(self, configuration: Configuration, data: bytes) -> Configuration:
+        """Behind some bytes; an empty one where they cannot stand here."""
+        number = self.pushdown.number(configuration)
+        for byte in data:
+            number = self.pushdown.step(number, byte)
+            if number == DEAD:
+                break
+        return self.pushdown.configurations[number]
+
+    def bytes_next(self, configuration: Configuration) -> bytes:
+        """Bytes that may come next: all of them, or the first two."""
+        number = self.pushdown.number(configuration)
+        if not self.pushdown.built[number]:
+            self.pushdown.build_row(number)
+        return bytes(np.flatnonzero(self.pushdown.table[number])[:2].tolist())
+
     def _made(self, configuration: Configuration) -> np.ndarray:
         pushdown = self.pushdown
         pushdown.budget.spend(len(configuration))
@@ -106,9 +132,16 @@ class TokenMasks:
 
     def _walk(self, nodes: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
         """From `nodes` on, in configuration `start`: bool[nodes] of those reached, and of those where it may end."""
+        alive, ended = np.zeros(self.trie.num_nodes, bool), np.zeros(self.trie.num_nodes, bool)
+        for reached, at in self._levels(nodes, start):
+            alive[reached] = True
+            ended[reached[self.pushdown.ends[at]]] = True
+        return alive, ended
+
+    def _levels(self, nodes: np.ndarray, start: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(nodes that are reached, the configuration at each), a byte further with each pair."""
         self.num_walks += 1
         trie, pushdown = self.trie, self.pushdown
-        alive, ended = np.zeros(trie.num_nodes, bool), np.zeros(trie.num_nodes, bool)
         at = np.full(len(nodes), start, np.int32)
         while len(nodes):
             self._build_rows(at)
@@ -116,9 +149,7 @@ class TokenMasks:
             at = pushdown.table.ravel()[before * 256 + trie.byte_of[nodes]]
             kept = at != DEAD
             nodes, at = nodes[kept], at[kept]
-            alive[nodes] = True
-            ended[nodes[pushdown.ends[at]]] = True
-        return alive, ended
+            yield nodes, at
 
     def _build_rows(self, at: np.ndarray) -> None:
         """Every configuration in `at` gets its row."""

@@ -7,6 +7,7 @@ many nodes are alive. Upstream has no twin.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,12 @@ class TokenTrie:
     def num_words(self) -> int:
         """int32 words of a row of the bitmask."""
         return -(-self.vocab_size // 32)
+
+    @functools.cached_property
+    def in_order(self) -> tuple[list[bytes], list[int]]:
+        """The tokens in the order of their bytes, and their numbers."""
+        named = sorted((token, number) for number, token in enumerate(self.tokens) if token)
+        return [token for token, _ in named], [number for _, number in named]
 
     @classmethod
     def build(cls, tokens: Sequence[bytes], vocab_size: int) -> TokenTrie:

@@ -1,13 +1,12 @@
 """What the real vLLM v0.22.1 shows of its offline API on models/pocket (`golden/record_api.py`), and ours."""
 
-import json
-
 import pytest
 
 from mini_vllm import LLM, FlatLogprobs, RepetitionDetectionParams, SamplingParams
+from mini_vllm.tests.golden.packed import read_packed
 from mini_vllm.tests.helpers import GOLDEN, POCKET
 
-RECORD = json.loads((GOLDEN / "api.json").read_text(encoding="utf-8"))
+RECORD = read_packed(GOLDEN / "api.json.xz")
 PERFORMANCE = (
     "vllm:estimated_flops_per_gpu",
     "vllm:estimated_read_bytes_per_gpu",

@@ -1,4 +1,4 @@
-"""Records what a user of the real vLLM v0.22.1 sees of its offline API on models/pocket -> api.json.
+"""Records what a user of the real vLLM v0.22.1 sees of its offline API on models/pocket -> api.json.xz.
 
 Run where the real release is installed (`course vllm`), from the root of the repository:
 
@@ -10,10 +10,11 @@ log-probabilities around characters of several tokens; conversations as prompts;
 """
 
 import dataclasses
-import json
 import os
 import sys
 from pathlib import Path
+
+from mini_vllm.tests.golden.packed import write_packed
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = {
@@ -145,7 +146,7 @@ def main():
             chats[name] = {"given": given, "error": f"{type(error).__name__}: {error}"}
     record["chat"], record["text"] = chats, text_of_logprobs(llm, params)
     record["provenance"] = {"vllm": vllm.__version__, "python": sys.version.split()[0], "script": Path(__file__).name}
-    (Path(__file__).parent / "api.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    write_packed(Path(__file__).parent / "api.json.xz", record)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,12 @@ def test_what_pillow_reads_is_read(kind):
 @pytest.mark.parametrize("mode", ["L", "P", "1", "LA", "CMYK", "YCbCr"])
 def test_every_mode_becomes_red_green_and_blue(mode):
     image = Image.fromarray(PIXELS).convert(mode)
-    kind = "TIFF" if mode in ("CMYK", "YCbCr") else "PNG"
-    assert np.array_equal(read(encoded(image, kind)), np.asarray(image.convert("RGB")))
+    data = encoded(image, "TIFF" if mode in ("CMYK", "YCbCr") else "PNG")
+    try:
+        Image.open(io.BytesIO(data)).load()
+    except OSError as error:  # Pillow 12.3, the last for Python 3.10
+        pytest.skip(f"this Pillow cannot read what it has written: {error}")
+    assert np.array_equal(read(data), np.asarray(image.convert("RGB")))
 
 
 def test_transparency_of_a_file_lies_on_white_or_another_ground():

@@ -100,7 +100,7 @@ class EndDistances:
         return min(map(self._of_stack, configuration), default=1 << 40)
 
     def _of_stack(self, stack) -> int:
-        total = 0
+        stack, total = stack[0] if isinstance(stack, tuple) else stack, 0  # a tuple: with what it remembers
         while stack is not None and stack is not self.pushdown.done:
             total += self.of_state[stack.state]
             stack = stack.parent
@@ -134,9 +134,12 @@ def adversarial_text(grammar: MiniGrammar, seed: int, budget: int = 40) -> bytes
 
 
 def nearest_to_end(grammar: MiniGrammar, legal: np.ndarray, distances: EndDistances) -> int:
-    """The single-byte token after which the end is nearest."""
+    """The single-byte token after which the end is nearest; where items are remembered, no white space if there is
+    another: the distance knows of no item that has been used up."""
     tokens, best = grammar.trie.tokens, (1 << 50, -1)
-    for token in legal.tolist():
+    remembers = any(isinstance(each, tuple) for each in grammar._history[-1])
+    others = [token for token in legal.tolist() if len(tokens[token]) == 1 and not tokens[token].isspace()]
+    for token in others if remembers and others else legal.tolist():
         if len(tokens[token]) == 1:
             grammar.accept_tokens("", [token])
             best = min(best, (distances(grammar._history[-1]), token))

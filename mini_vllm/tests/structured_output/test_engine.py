@@ -377,7 +377,7 @@ def test_parameters_are_checked_when_they_are_made(kind, words):
         ({"regex": "a("}, "structured_outputs.regex cannot be used: .*not closed"),
         ({"grammar": "root ::= root"}, "structured_outputs.grammar cannot be used: .*no text at all"),
         ({"json": "{"}, "structured_outputs.json cannot be used: Invalid JSON"),
-        ({"json": {"type": "array", "uniqueItems": True}}, "the keyword 'uniqueItems' is not supported"),
+        ({"json": {"type": "array", "contains": {}}}, "the keyword 'contains' is not supported"),
         ({"structural_tag": "{}"}, "needs 'structures' and 'triggers'"),
         ({"structural_tag": '{"structures": [{"begin": "<a", "end": "b"}], "triggers": ["x"]}'}, "starts with none"),
     ],

@@ -55,7 +55,7 @@ def main() -> None:
     folder = parser.parse_args().out
     write_settings(folder)
     tokenizer = train_tokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     print(f"{folder}: {tokenizer.get_vocab_size()} entries")
 
 

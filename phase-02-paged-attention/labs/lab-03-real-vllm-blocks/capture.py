@@ -5,6 +5,7 @@
 Maintainers run this when the pinned release moves. The files named h200-* come from another machine and stay.
 """
 
+import lzma
 import re
 from pathlib import Path
 
@@ -27,9 +28,9 @@ def main() -> None:
         log, result = run(args.python, HERE / "real_run.py", args.model, "--variant", variant)
         stem = f"cpu-{variant}"
         (CAPTURED / f"{stem}.log").write_text(keep_lines(log, KEEP, args.model), encoding="utf-8")
-        (CAPTURED / f"{stem}.json").write_text(compact(result), encoding="utf-8")
+        (CAPTURED / f"{stem}.json.xz").write_bytes(lzma.compress(compact(result).encode()))
         command = f"real_run.py --model models/{Path(args.model).name} --variant {variant}"
-        files[f"{stem}.log"] = files[f"{stem}.json"] = command
+        files[f"{stem}.log"] = files[f"{stem}.json.xz"] = command
         print(stem, "done", flush=True)
     edited = "logs: lines matched by KEEP in capture.py, cut at 220 characters, the path of the model shortened"
     write_provenance(CAPTURED, "cpu", provenance_of(args.python, args.model, files, edited))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import subprocess
 from pathlib import Path
@@ -16,7 +17,7 @@ OPT_BLOCK = 16 * 36_864
 
 
 def facts(name):
-    return json.loads((CAPTURED / name).read_text(encoding="utf-8"))
+    return json.loads(lzma.decompress((CAPTURED / f"{name}.json.xz").read_bytes()))
 
 
 def logged(name):
@@ -145,7 +146,7 @@ def test_h200_hits(impl):
 
 @pytest.mark.parametrize(("name", "space"), [("hits", 1), ("space-2", 2), ("default", 1)])
 def test_cpu_start(impl, name, space):
-    run = facts(f"cpu-{name}.json")
+    run = facts(f"cpu-{name}")
     per_token = impl.kv_bytes_per_token(8, 2, 64, 4)
     assert run["num_blocks"] == impl.num_gpu_blocks(space * 2**30, run["block_size"], per_token)
     _, tokens, length, concurrency = logged(f"cpu-{name}.log")
@@ -156,7 +157,7 @@ def test_cpu_start(impl, name, space):
 
 
 def test_cpu_hits(impl):
-    run = facts("cpu-hits.json")
+    run = facts("cpu-hits")
     cached = [hit for call in run["calls"] for hit in call["cached"]]
     full = impl.cached_tokens(1025, 1025, 16)
     assert cached == [0] + [full] * 7 + [impl.cached_tokens(1025, 512, 16), 0, impl.cached_tokens(6, 6, 16)]
@@ -186,7 +187,7 @@ def predicted_calls(impl, run):
 @pytest.mark.parametrize("name", ["cpu-pool", "cpu-pool-off"])
 def test_you_predict_every_block_table_and_the_queue(impl, name):
     """Five requests in a pool of 12 blocks: each table and the whole free queue after each, as real vLLM had them."""
-    run = facts(f"{name}.json")
+    run = facts(name)
     tables = {}
     for step in run["steps"]:
         tables |= step["tables"]
@@ -203,7 +204,7 @@ def test_you_predict_every_block_table_and_the_queue(impl, name):
 def test_mini_vllm_has_the_same_blocks_at_every_step(impl, name):
     from mini_vllm import LLMEngine, SamplingParams
 
-    run = facts(f"{name}.json")
+    run = facts(name)
     eng = LLMEngine(num_blocks=12, block_size=16, max_model_len=128, enable_prefix_caching=name == "cpu-pool")
     manager, steps = eng.scheduler.kv_cache_manager, iter(run["steps"])
     for i, call in enumerate(run["calls"]):
@@ -223,7 +224,7 @@ def test_mini_vllm_has_the_same_blocks_at_every_step(impl, name):
 
 
 def test_the_cache_changed_no_token(impl):
-    on, off = facts("cpu-pool.json"), facts("cpu-pool-off.json")
+    on, off = facts("cpu-pool"), facts("cpu-pool-off")
     assert [c["tokens"] for c in on["calls"]] == [c["tokens"] for c in off["calls"]]
     assert on["calls"][0]["tokens"] == on["calls"][1]["tokens"] == on["calls"][4]["tokens"]
     shared = impl.cached_tokens(40, 40, 16)

@@ -10,4 +10,4 @@ from pathlib import Path
 from course.captures import capture_answers
 
 if __name__ == "__main__":
-    capture_answers(Path(__file__), __doc__, "cpu-decisions.json", "configuration objects and the dispatcher only")
+    capture_answers(Path(__file__), __doc__, "cpu-decisions.json.xz", "configuration objects and the dispatcher only")

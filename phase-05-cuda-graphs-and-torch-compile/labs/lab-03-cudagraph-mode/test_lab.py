@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import lzma
 import random
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import mini_vllm
 from mini_vllm import LLM, SamplingParams
 
-CAPTURED = json.loads((Path(__file__).parent / "captured" / "cpu-decisions.json").read_text(encoding="utf-8"))
+CAPTURED = json.loads(lzma.decompress((Path(__file__).parent / "captured" / "cpu-decisions.json.xz").read_bytes()))
 MODES = ["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 DEFAULT = "FULL_AND_PIECEWISE"
 SETUPS = [(s["mode"], s["sizes"], s["max_num_seqs"], s["query_len"]) for s in CAPTURED["dispatch"]]

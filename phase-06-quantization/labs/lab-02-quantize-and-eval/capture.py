@@ -7,6 +7,7 @@ did not use. Needs `tokenizers`.
 """
 
 import json
+import lzma
 import random
 import re
 import sys
@@ -49,23 +50,23 @@ def write_texts(model: str) -> None:
         ids, _ = to_ids(make_conversation(rng), encode, special)
         texts += [ids] if len(ids) <= 400 else []
     lines = ",\n ".join(json.dumps(ids, separators=(",", ":")) for ids in texts)
-    (CAPTURED / "texts.json").write_text(f"[\n {lines}\n]\n", encoding="utf-8")
+    (CAPTURED / "texts.json.xz").write_bytes(lzma.compress(f"[\n {lines}\n]\n".encode()))
 
 
 def main() -> None:
     """Run all arms."""
     args = arguments(__doc__ or "")
     CAPTURED.mkdir(exist_ok=True)
-    commands = {"texts.json": f"capture.py, 96 conversations of models/training, seed {SEED}"}
+    commands = {"texts.json.xz": f"capture.py, 96 conversations of models/training, seed {SEED}"}
     write_texts(args.model)
     with tempfile.TemporaryDirectory() as name:
         for arm in ARMS:
             model = checkpoint(arm, args.model, Path(name))
             log, result = run(args.python, HERE / "real_run.py", model, "--arm", arm)
-            (CAPTURED / f"cpu-{arm}.json").write_text(compact(result), encoding="utf-8")
+            (CAPTURED / f"cpu-{arm}.json.xz").write_bytes(lzma.compress(compact(result).encode()))
             (CAPTURED / f"cpu-{arm}.log").write_text(keep_lines(log, KEEP, model), encoding="utf-8")
             made = f"make_checkpoint.py --scheme {SCHEMES[arm]}; " if arm in SCHEMES else ""
-            commands[f"cpu-{arm}.json"] = f"{made}real_run.py --model {Path(model).name} --arm {arm}"
+            commands[f"cpu-{arm}.json.xz"] = f"{made}real_run.py --model {Path(model).name} --arm {arm}"
             print(arm, "done", result.get("error", ""))
     edited = "logs: only the lines that match KEEP in capture.py; json: no"
     write_provenance(CAPTURED, "cpu", provenance_of(args.python, args.model, commands, edited))

@@ -17,6 +17,7 @@ Figures go to FOLDER/result.json; an arm that fails leaves the error there.
 
 import argparse
 import json
+import lzma
 import os
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "bf16-online-fp8": {"dtype": "bfloat16", "quantization": "fp8"},
     "bf16-kv-int8": {"dtype": "bfloat16", "kv_cache_dtype": "int8_per_token_head"},
 }
-TEXTS = Path(__file__).with_name("captured") / "texts.json"
+TEXTS = Path(__file__).with_name("captured") / "texts.json.xz"
 """Conversations that the checkpoint was not trained on, as token ids; made by capture.py."""
 QUESTIONS = (
     "What is a KV block?",
@@ -116,7 +117,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         result["answers"] = answers(llm)
         own = [row["prompt"] + row["token_ids"] for row in result["answers"]]
         result["own_answers"] = score(llm, own)
-        result["held_out"] = score(llm, json.loads(TEXTS.read_text(encoding="utf-8")))
+        result["held_out"] = score(llm, json.loads(lzma.decompress(TEXTS.read_bytes())))
     except (RuntimeError, NotImplementedError, ValueError) as error:
         result["error"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return result

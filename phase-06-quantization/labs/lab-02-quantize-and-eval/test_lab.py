@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import lzma
 import subprocess
 import sys
 from functools import cache
@@ -18,7 +19,7 @@ WORKING = ("fp32", "fp32-w8a8", "bf16", "bf16-w4a16", "bf16-w4a16-g32", "bf16-kv
 
 
 def run(arm):
-    return json.loads((CAPTURED / f"cpu-{arm}.json").read_text(encoding="utf-8"))
+    return json.loads(lzma.decompress((CAPTURED / f"cpu-{arm}.json.xz").read_bytes()))
 
 
 def log(arm):

@@ -1,6 +1,7 @@
 """Lab 06-03: fifteen levels are enough if few weights share them; and a nibble in the wrong place is garbage."""
 
 import json
+import lzma
 import tracemalloc
 from pathlib import Path
 
@@ -200,7 +201,7 @@ def test_w_is_never_there_as_a_whole(impl):
 
 def test_sizes_of_a_checkpoint_that_the_real_engine_loaded(impl):
     """What vLLM 0.22.1 kept of q, k and v of pocket (512 rows, 256 inputs): your numbers predict its shapes."""
-    run = json.loads((CAPTURED / "cpu-bf16-w4a16.json").read_text(encoding="utf-8"))
+    run = json.loads(lzma.decompress((CAPTURED / "cpu-bf16-w4a16.json.xz").read_bytes()))
     stored = {row["name"].rpartition(".")[2]: row["shape"] for row in run["stored"] if "qkv_proj" in row["name"]}
     words, scales = np.prod(stored["weight_packed"]), np.prod(stored["weight_scale"])
     assert 4 * words + 2 * scales == impl.memory_bytes_grouped((512, 256), 128)

@@ -1,6 +1,7 @@
 """Lab 06-06: what eight bits do to keys and values, and how many more tokens they buy."""
 
 import json
+import lzma
 import tracemalloc
 from pathlib import Path
 
@@ -229,7 +230,8 @@ def test_capacity_equals_the_real_engines(impl, arm, mode):
     log = (CAPTURED / f"cpu-{arm}.log").read_text(encoding="utf-8")
     printed = int(log.partition("KV cache size: ")[2].partition(" tokens")[0].replace(",", ""))
     assert impl.kv_capacity_tokens(GIB, impl.kv_bytes_per_token(*POCKET, mode), 32) == printed
-    blocks = json.loads((CAPTURED / f"cpu-{arm}.json").read_text(encoding="utf-8")).get("num_gpu_blocks", printed // 32)
+    run = json.loads(lzma.decompress((CAPTURED / f"cpu-{arm}.json.xz").read_bytes()))
+    blocks = run.get("num_gpu_blocks", printed // 32)
     assert blocks * 32 == printed
 
 

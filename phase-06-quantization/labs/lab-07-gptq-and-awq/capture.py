@@ -1,17 +1,17 @@
-"""Makes `captured/inputs_of_pocket.npz`: what two `qkv` projections of pocket are given, and a part of their weights.
+"""Makes `captured/texts.json.xz`: the texts with which `given.py` computes what two `qkv` projections are given.
 
     python phase-06-quantization/labs/lab-07-gptq-and-awq/capture.py
 
 The texts are conversations of the kind that pocket was trained on: seeds from 1 on for calibration, from 9,000,000 on
-for what is held out, each cut at 256 tokens. The engine runs them in its plain form; of the rows that a layer is given,
-1,024 and 512 are drawn. Everything is float16; the rows keep the eight leading bits that bfloat16 would keep, so that
-the file is small. `inputs()` is what a slow test compares with the file.
+for what is held out, each cut at 256 tokens. `inputs()` runs them through the engine in its plain form and draws rows
+as `given.py` does; a slow test compares the two.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import lzma
 import platform
 import random
 from collections.abc import Iterator
@@ -67,17 +67,12 @@ def rows_of(llm: Any, projections: dict[Any, Any], seed: int, count: int) -> dic
     return {name: np.concatenate(rows)[chosen] for name, rows in seen.items()}
 
 
-def as_bfloat16(rows: np.ndarray) -> np.ndarray:
-    """The nearest numbers of eight leading bits, as float16."""
-    bits = rows.astype(np.float32).view(np.uint32)
-    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
-    return bits.view(np.float32).astype(np.float16)
-
-
-def inputs() -> dict[str, np.ndarray]:
-    """All arrays of the file: `calibration_4` [1024, 256], `held_out_4` [512, 256], `weight_4` [64, 256]; 7 alike."""
+def inputs() -> tuple[dict[str, np.ndarray], dict[str, list[list[int]]]]:
+    """The arrays of `given.inputs()`, by the engine, and the texts of both sets."""
+    from course.labs import load
     from mini_vllm import LLM
 
+    as_bfloat16 = load(HERE / "given.py").as_bfloat16
     llm = LLM(str(POCKET), enforce_eager=True, enable_prefix_caching=False)
     layers = llm.llm_engine.model.model.layers
     projections = {layer: layers[layer].self_attn.qkv_proj for layer in LAYERS}
@@ -87,20 +82,21 @@ def inputs() -> dict[str, np.ndarray]:
             found[f"{name}_{layer}"] = as_bfloat16(rows)
     for layer in LAYERS:
         found[f"weight_{layer}"] = projections[layer].weight[:HEAD_ROWS].astype(np.float16)
-    return found
+    return found, {name: list(texts(llm, seed, 4 * count)) for name, (seed, count) in SETS.items()}
 
 
 def main() -> None:
-    """Writes the file and where it comes from."""
+    """Writes the texts and where they come from."""
     folder = HERE / "captured"
     folder.mkdir(exist_ok=True)
-    np.savez_compressed(folder / "inputs_of_pocket.npz", **inputs())
+    packed = json.dumps(inputs()[1], separators=(",", ":")).encode()
+    (folder / "texts.json.xz").write_bytes(lzma.compress(packed, preset=9 | lzma.PRESET_EXTREME))
     provenance = {
         "machine": f"{platform.machine()} virtual machine, one thread",
         "model": "models/pocket",
         "date": datetime.date.today().isoformat(),
         "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "commands": {"inputs_of_pocket.npz": "python phase-06-quantization/labs/lab-07-gptq-and-awq/capture.py"},
+        "commands": {"texts.json.xz": "python phase-06-quantization/labs/lab-07-gptq-and-awq/capture.py"},
         "edited": "nothing",
     }
     (folder / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")

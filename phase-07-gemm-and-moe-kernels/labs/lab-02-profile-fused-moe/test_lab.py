@@ -1,6 +1,7 @@
 """Lab 07-02: the share model by hand, names of real kernels, and true profiles of vLLM 0.22.1 on an MoE model."""
 
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -215,7 +216,7 @@ def test_groups_of_a_real_profile(impl):
 
 def test_a_whole_model_on_an_h200(impl):
     """Three steps of OLMoE's shape in real vLLM: your shares, and the experts' milliseconds."""
-    for kind in json.loads((CAPTURED / "h200-olmoe.json").read_text(encoding="utf-8"))["kinds"]:
+    for kind in json.loads(lzma.decompress((CAPTURED / "h200-olmoe.json.xz").read_bytes()))["kinds"]:
         step = impl.Step(*kind["step"])
         predicted = impl.predict(olmoe(impl), step, card(impl))
         found = {group: us / kind["num_steps"] for group, us in impl.measured(kind["rows"]).items()}
@@ -242,7 +243,7 @@ def test_pocket_moe_on_an_h200(impl):
 
 def test_your_model_predicts_an_h200(impl):
     """The experts of one layer, timed on an H200, with the ceilings of the same run."""
-    captured = json.loads((HERE.parents[1] / "captured" / "h200-gemm.json").read_text(encoding="utf-8"))
+    captured = json.loads(lzma.decompress((HERE.parents[1] / "captured" / "h200-gemm.json.xz").read_bytes()))
     ceilings = captured["ceilings"]
     device = impl.Device(
         ceilings["cublas_bf16_4096_tflop_per_s"] * 1e12,

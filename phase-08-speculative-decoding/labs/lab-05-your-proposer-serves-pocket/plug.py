@@ -7,6 +7,7 @@ engine without drafts never asks it. Random requests, and requests whose paramet
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def serves(parts: Any) -> None:
     config = {"method": "ngram", "num_speculative_tokens": 4}
     bare = LLM(POCKET, dtype="float64")
     drafting = LLM(POCKET, with_labs=parts, speculative_config=config, dtype="float64")
-    entry = json.loads((POCKET.parent / "training" / "glossary.json").read_text(encoding="utf-8"))[0]
+    entry = json.loads(lzma.decompress((POCKET.parent / "training" / "glossary.json.xz").read_bytes()))[0]
     ask = f"What is meant by {entry['term']}?"
     prompt = bare.render_chat([{"role": "user", "content": f"{ask}\n{entry['answer']}\n" * 2 + ask}])
     said = [llm.generate([prompt], params, use_tqdm=False)[0].outputs[0].token_ids for llm in (bare, drafting)]

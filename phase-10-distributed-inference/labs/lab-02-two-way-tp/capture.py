@@ -2,7 +2,7 @@
 
     python capture.py --python .venv-vllm/bin/python --model models/pocket
 
-Maintainers run this when the pinned release moves. `capture.json` beside this file comes from `gpu_run.py`.
+Maintainers run this when the pinned release moves. `capture.json.xz` beside this file comes from `gpu_run.py` and `xz`.
 """
 
 import re

@@ -6,11 +6,12 @@ python phase-10-distributed-inference/labs/lab-02-two-way-tp/table.py
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-CAPTURE = Path(__file__).resolve().parent / "capture.json"
+CAPTURE = Path(__file__).resolve().parent / "capture.json.xz"
 
 
 def starts(arms: dict[str, Any]) -> list[str]:
@@ -72,9 +73,9 @@ def same_words(arms: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     if not CAPTURE.is_file():
-        print("no capture.json here: gpu_run.py makes it, on a machine with two GPUs")
+        print("no capture.json.xz here: gpu_run.py makes it, on a machine with two GPUs")
         return
-    capture = json.loads(CAPTURE.read_text(encoding="utf-8"))
+    capture = json.loads(lzma.decompress(CAPTURE.read_bytes()))
     parts = [part(capture["arms"]) for part in (starts, throughput, same_words, wires)]
     print("\n\n".join("\n".join(part) for part in parts if part))
 

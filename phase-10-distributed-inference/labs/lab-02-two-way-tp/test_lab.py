@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ given = load(HERE / "given.py")
 CONFIG = json.loads((POCKET / "config.json").read_text(encoding="utf-8"))
 CPU = {n: json.loads((HERE / "captured" / f"cpu-tp{n}.json").read_text(encoding="utf-8")) for n in (1, 2)}
 LOGS = {n: (HERE / "captured" / f"cpu-tp{n}.log").read_text(encoding="utf-8") for n in (1, 2)}
-GPU = HERE / "capture.json"
+GPU = HERE / "capture.json.xz"
 OPT, LLAMA = given.opt_1_3b(), given.llama(given.LLAMA_3_8B)
 GIB = 2**30
 
@@ -286,8 +287,8 @@ def test_two_gpus(impl):
     """A capture of `gpu_run.py`: what the workers loaded, and how many blocks two starts allow to be predicted."""
     if not GPU.is_file():
         impl.predict_kv_blocks([1], 1)
-        pytest.skip("no capture.json here: gpu_run.py makes it, on a machine with two GPUs")
-    arms = json.loads(GPU.read_text(encoding="utf-8"))["arms"]
+        pytest.skip("no capture.json.xz here: gpu_run.py makes it, on a machine with two GPUs")
+    arms = json.loads(lzma.decompress(GPU.read_bytes()))["arms"]
     for name, shapes, head_dim, sizes in (
         ("opt", OPT, 64, (24, 32, 64, 2)),
         ("tight", LLAMA, 128, (32, 8, 128, 2)),

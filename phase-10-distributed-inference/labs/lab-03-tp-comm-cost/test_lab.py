@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import random
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 # an 8B model in float16: 32 layers, hidden 4,096; a decode step takes 8 ms on one device (lab 00-04)
 LAYERS, HIDDEN, STEP_S = 32, 4096, 8e-3
 NVLINK, PCIE, ETHERNET = (300e9, 3e-6), (25e9, 10e-6), (1.25e9, 50e-6)
-CAPTURE = Path(__file__).resolve().parent.parent / "lab-02-two-way-tp" / "capture.json"
+CAPTURE = Path(__file__).resolve().parent.parent / "lab-02-two-way-tp" / "capture.json.xz"
 
 
 def step_ms(impl, tokens, ranks, link, **more):
@@ -246,7 +247,8 @@ def test_two_points_are_a_wire(impl):
 
 def test_two_gpus(impl):
     """NCCL between two GPUs, where lab 10-02 has a capture: one line is within a factor of 3 of each size."""
-    if not CAPTURE.is_file() or "found" not in (wires := json.loads(CAPTURE.read_text())["arms"].get("wires", {})):
+    arms = json.loads(lzma.decompress(CAPTURE.read_bytes()))["arms"] if CAPTURE.is_file() else {}
+    if "found" not in (wires := arms.get("wires", {})):
         impl.balance_tokens(4096, 2, *NVLINK)
         pytest.skip("no capture of two GPUs in lab 10-02")
     samples = [(row["bytes"], row["us"] * 1e-6) for row in wires["found"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import random
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from course.labs import load
 
 HERE = Path(__file__).resolve().parent
 sim = load(HERE / "sim.py")
-EPISODES = json.loads((HERE / "captured" / "routes.json").read_text(encoding="utf-8"))["episodes"]
+EPISODES = json.loads(lzma.decompress((HERE / "captured" / "routes.json.xz").read_bytes()))["episodes"]
 PROMPT = list(range(40))
 
 

@@ -187,10 +187,10 @@ def test_larger_than_the_pipe(impl, ranks, size):
     close(results[-1], sum(xs), f"{size:,} floats", 0)
 
 
-@pytest.mark.parametrize("after", (0, 1024, 4096))
-def test_a_dead_neighbour_is_named(impl, after):
-    """Rank 2 of 4 ends at once, after a hop, after four: nobody waits for ever, and somebody says who is gone."""
-    found = given.launch(impl.all_reduce, integers(8, 4, 1024), kill=(2, after), limit_s=limit_s())
+@pytest.mark.parametrize(("after", "size"), [(0, 1024), (1024, 1024), (4096, 1024), (4096, 200_000)])
+def test_a_dead_neighbour_is_named(impl, after, size):
+    """Rank 2 of 4 ends at once, after a hop, after four, amid a part: nobody waits for ever, and somebody is named."""
+    found = given.launch(impl.all_reduce, integers(8, 4, size), kill=(2, after), limit_s=limit_s())
     states = [each[0] for each in found]
     assert states[2] == "dead" and "hang" not in states, f"rank 2 died after {after} bytes: got {states}"
     errors = [each for each in found if each[0] == "err"]
@@ -217,14 +217,16 @@ def test_the_one_behind_the_pipe_is_named(impl):
     assert found[1] == wanted, f"rank 2 is dead, rank 0 lives: got {found[1]}, expected {wanted}. Who reads this pipe?"
 
 
-@pytest.mark.parametrize(("ranks", "silent"), [(3, 1), (2, 0)])
-def test_a_silent_neighbour_times_out(impl, ranks, silent):
+@pytest.mark.parametrize(("ranks", "silent", "size"), [(3, 1, 30), (2, 0, 30), (2, 0, 1), (2, 1, 1)])
+def test_a_silent_neighbour_times_out(impl, ranks, silent, size):
+    """With one number for two ranks one of them has nothing to send: it waits from its first moment on."""
+
     def program(x, link):
         if link.rank == silent:
             return link.ready(60.0, False, False)
         return impl.all_reduce(x, link, 0.1)
 
-    found = given.launch(program, integers(8, ranks, 30), leave=silent, limit_s=limit_s())
+    found = given.launch(program, integers(8, ranks, size), leave=silent, limit_s=limit_s())
     others = [(rank, each) for rank, each in enumerate(found) if rank != silent]
     assert all(each[0] == "err" for _, each in others), f"rank {silent} says nothing: got {[each[0] for each in found]}"
     late = [(rank, each) for rank, each in others if each[1] == "TimeoutError"]
@@ -277,6 +279,35 @@ def test_slow_is_not_silent(impl):
     assert not said, f"4 bytes every 0.75 s, where 2 s may pass without any: got {said}, expected the sum"
     found = found[0][1]
     assert sorted(map(abs, found))[:3] == [0, 0, 0], f"zeros came in for half of the sum: got {found}"
+
+
+@pytest.mark.slow
+def test_a_slow_reader_is_not_silent(impl):
+    """A neighbour that reads a piece of the part every 0.75 s and writes last: what goes is progress, as what comes."""
+    count = 4 * given.pipe_capacity() // 4  # float32 numbers of a part, four pipes full
+
+    for scale in (1, 4):
+
+        def program(x, link, scale=scale):
+            if link.rank == 0:
+                return impl.reduce_scatter(x, link, 2.0 * scale)[1][:3].copy()
+            left = 4 * count
+            while left:
+                link.ready(0.75 * scale, False, False)
+                piece = min(left, given.pipe_capacity())
+                while piece:
+                    data = link.read(piece)
+                    piece, left = piece - len(data), left - len(data)
+            out = bytes(4 * count)
+            while out:
+                out = out[link.write(out) :]
+            return None
+
+        found = given.launch(program, integers(9, 2, 2 * count), limit_s=limit_s() * scale)
+        if all(each[0] == "ok" for each in found):
+            break
+    said = [each[:3] for each in found if each[0] != "ok"]
+    assert not said, f"a piece taken every 0.75 s, where 2 s may pass without any: got {said}, expected the sum"
 
 
 class Slowly:

@@ -5,6 +5,7 @@
 Maintainers run this when the pinned release moves.
 """
 
+import lzma
 import sys
 from pathlib import Path
 
@@ -23,8 +24,8 @@ def main() -> None:
     commands = {}
     for arm in ARMS:
         _, result = run(args.python, HERE / "real_run.py", args.model, "--arm", arm)
-        (CAPTURED / f"cpu-{arm}.json").write_text(compact(result), encoding="utf-8")
-        commands[f"cpu-{arm}.json"] = f"real_run.py --model models/{Path(args.model).name} --arm {arm}"
+        (CAPTURED / f"cpu-{arm}.json.xz").write_bytes(lzma.compress(compact(result).encode()))
+        commands[f"cpu-{arm}.json.xz"] = f"real_run.py --model models/{Path(args.model).name} --arm {arm}"
         print(arm, "done")
     write_provenance(CAPTURED, "cpu", provenance_of(args.python, args.model, commands, "no"))
 

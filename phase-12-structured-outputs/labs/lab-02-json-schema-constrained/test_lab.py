@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from math import comb
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 POCKET = HERE.parents[2] / "models" / "pocket"
 RUNS = {
-    arm: json.loads((HERE / "captured" / f"cpu-{arm}.json").read_text(encoding="utf-8"))
+    arm: json.loads(lzma.decompress((HERE / "captured" / f"cpu-{arm}.json.xz").read_bytes()))
     for arm in ("free", "schema", "compact")
 }
 GOOD = '{"name": "Ann", "age": 5, "city": "Bonn"}'

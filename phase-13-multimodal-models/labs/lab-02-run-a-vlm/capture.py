@@ -2,9 +2,10 @@
 
     python capture.py --python .venv-vllm/bin/python --model models/pocket-vl
 
-Maintainers run this when the pinned release moves. On a machine with a GPU it writes gpu.json beside cpu.json.
+Maintainers run this when the pinned release moves. On a machine with a GPU it writes gpu.json.xz beside cpu.json.xz.
 """
 
+import lzma
 import sys
 from pathlib import Path
 
@@ -21,8 +22,8 @@ def main() -> None:
     CAPTURED.mkdir(exist_ok=True)
     _, result = run(args.python, HERE / "real_run.py", args.model)
     device = {"cuda": "gpu"}.get(result["device"], result["device"])
-    (CAPTURED / f"{device}.json").write_text(compact(result), encoding="utf-8")
-    commands = {f"{device}.json": f"real_run.py --model models/{Path(args.model).name}"}
+    (CAPTURED / f"{device}.json.xz").write_bytes(lzma.compress(compact(result).encode()))
+    commands = {f"{device}.json.xz": f"real_run.py --model models/{Path(args.model).name}"}
     entry = provenance_of(args.python, args.model, commands, "no")
     write_provenance(CAPTURED, device, {**entry, "device": result["device"]})
 

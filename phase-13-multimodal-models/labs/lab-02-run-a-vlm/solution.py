@@ -1,6 +1,6 @@
 """Lab 13-02: what a picture costs on real vLLM, and who remembers it.
 
-Rows are those of `captured/cpu.json`; the README says what stands in them. Sizes are in pixels, times in milliseconds.
+Rows are those of `captured/cpu.json.xz`; the README says what stands in them. Sizes in pixels, times in milliseconds.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import random
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 POCKET_VL = HERE.parents[2] / "models" / "pocket-vl"
-RUN = json.loads((HERE / "captured" / "cpu.json").read_text(encoding="utf-8"))
+RUN = json.loads(lzma.decompress((HERE / "captured" / "cpu.json.xz").read_bytes()))
 REUSE = {row["step"]: row for row in RUN["reuse"]}
 BEFORE, EACH, LENGTH, BLOCK = 3, 65, 64, 16
 
@@ -50,7 +51,7 @@ def test_what_is_no_line(impl):
 
 
 def test_counts_do_not_depend_on_the_device(impl):
-    on_gpu = json.loads((HERE / "captured" / "gpu.json").read_text(encoding="utf-8"))
+    on_gpu = json.loads(lzma.decompress((HERE / "captured" / "gpu.json.xz").read_bytes()))
     for part in ("sizes", "reuse"):
         here, there = ([{**row, "ms": 0} for row in run[part]] for run in (RUN, on_gpu))
         assert here == there, f"{part}: the two machines count differently"

@@ -7,6 +7,7 @@ Maintainers run this when the pinned release moves.
 """
 
 import argparse
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,8 @@ def main() -> None:
     commands = {}
     for arm in ARMS:
         _, result = run(args.python, HERE / "real_run.py", args.model, "--arm", arm, "--dtype", dtype)
-        name = f"{args.device}-{arm}.json"
-        (args.out / name).write_text(compact(result), encoding="utf-8")
+        name = f"{args.device}-{arm}.json.xz"
+        (args.out / name).write_bytes(lzma.compress(compact(result).encode()))
         commands[name] = f"real_run.py --model models/{Path(args.model).name} --arm {arm} --dtype {dtype}"
         print(arm, "done", flush=True)
     entry = provenance_of(args.python, args.model, commands, "no")

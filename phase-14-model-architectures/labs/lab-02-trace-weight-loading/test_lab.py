@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import lzma
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 POCKET = HERE.parents[2] / "models" / "pocket"
 CONFIG = json.loads((POCKET / "config.json").read_text(encoding="utf-8"))
 ARMS = ("whole", "reversed", "no_q", "no_norm", "extra", "narrow", "wide", "swapped", "dummy")
-RUNS = {arm: json.loads((HERE / "captured" / f"cpu-{arm}.json").read_text(encoding="utf-8")) for arm in ARMS}
+RUNS = {arm: json.loads(lzma.decompress((HERE / "captured" / f"cpu-{arm}.json.xz").read_bytes())) for arm in ARMS}
 LLAMA = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 4096,
     "intermediate_size": 14336, "vocab_size": 128256,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from mini_vllm import kv_bytes_per_token
 
 HERE = Path(__file__).resolve().parent
 given = load(HERE / "given.py")
-CAPTURE = HERE.parents[2] / "phase-10-distributed-inference" / "labs" / "lab-02-two-way-tp" / "capture.json"
+CAPTURE = HERE.parents[2] / "phase-10-distributed-inference" / "labs" / "lab-02-two-way-tp" / "capture.json.xz"
 KV_8B, KV_70B = 131_072, 327_680
 LLAMA = {"parameters": 8.03e9, "layers": 32, "hidden": 4096}
 DECODE, CHUNK, PREFILL = 0.010, 0.025, 0.205
@@ -72,7 +73,7 @@ def test_operations_of_a_prompt(impl):
 
 def test_the_card_that_was_measured(impl):
     """Two H100s ran this shape for lab 10-02: 2,047 tokens in 52 ms."""
-    arm = json.loads(CAPTURE.read_text(encoding="utf-8"))["arms"]["llama-1"]["found"]
+    arm = json.loads(lzma.decompress(CAPTURE.read_bytes()))["arms"]["llama-1"]["found"]
     measured = arm["prefill_2047_ms"] / 1e3
     rate = impl.prefill_seconds(2047, **LLAMA, flops_per_s=1.0) / measured
     assert 0.5e15 < rate < 0.989e15, f"got {rate:.3g} operations a second: more than half, and less than all it can do"

@@ -5,6 +5,7 @@
 Maintainers run this when the pinned release moves.
 """
 
+import lzma
 from pathlib import Path
 
 from course.captures import arguments, compact, provenance_of, run, write_provenance
@@ -25,8 +26,8 @@ def main() -> None:
     for arm, rates in ARMS.items():
         options = ("--arm", arm, "--rates", rates)
         _, result = run(args.python, HERE / "real_run.py", args.model, *options, timeout_s=1800)
-        (CAPTURED / f"cpu-{arm}.json").write_text(compact(result), encoding="utf-8")
-        commands[f"cpu-{arm}.json"] = f"real_run.py --model models/{Path(args.model).name} {' '.join(options)}"
+        (CAPTURED / f"cpu-{arm}.json.xz").write_bytes(lzma.compress(compact(result).encode()))
+        commands[f"cpu-{arm}.json.xz"] = f"real_run.py --model models/{Path(args.model).name} {' '.join(options)}"
         print(arm, "done")
     write_provenance(CAPTURED, "cpu", provenance_of(args.python, args.model, commands, "no", note=NOTE))
 

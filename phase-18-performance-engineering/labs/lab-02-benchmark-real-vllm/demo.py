@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import sys
 from pathlib import Path
@@ -53,8 +54,9 @@ def main() -> None:
         print(*(lab.report_problems(args.report.read_text(encoding="utf-8")) or ["nothing is missing"]), sep="\n")
         return
     names = ("base", "threshold", "seats", "blocks")
-    files = args.results or [HERE / "captured" / f"cpu-{name}.json" for name in names]
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    files = args.results or [HERE / "captured" / f"cpu-{name}.json.xz" for name in names]
+    raw = [lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes() for file in files]
+    found = [json.loads(text) for text in raw]
     show_sweep(lab, found[0]["runs"])
     rate = found[-1]["runs"][0]["rate"]
     before = [run for run in found[0]["runs"] if run["rate"] == rate]

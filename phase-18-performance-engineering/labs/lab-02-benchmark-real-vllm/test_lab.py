@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import random
 import re
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 POCKET = HERE.parents[2] / "models" / "pocket"
 ARMS = ("base", "threshold", "seats", "blocks")
-RUNS = {arm: json.loads((HERE / "captured" / f"cpu-{arm}.json").read_text(encoding="utf-8"))["runs"] for arm in ARMS}
+RUNS = {
+    arm: json.loads(lzma.decompress((HERE / "captured" / f"cpu-{arm}.json.xz").read_bytes()))["runs"] for arm in ARMS
+}
 RESULT = {
     "num_prompts": 200, "request_rate": 8.0, "completed": 200, "failed": 0, "request_throughput": 7.5,
     "request_goodput": 6.0, "output_throughput": 960.0, "total_token_throughput": 4800.0, "mean_ttft_ms": 180.0,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.entrypoints.cli import common
-from mini_vllm.entrypoints.cli.chat import suggestions
+from mini_vllm.entrypoints.cli.chat import rule_for, suggestions
 from mini_vllm.entrypoints.cli.common import find_model, format_bytes, parse_bytes, parse_engine_args
 from mini_vllm.entrypoints.cli.main import app
 from mini_vllm.entrypoints.cli.stream import StreamWriter, stream_answer
@@ -187,6 +187,24 @@ def test_pocket_answers_what_chat_suggests():
     for question, answer, words in zip(questions, answers, known, strict=False):
         assert answer.startswith(f"{question}\n") and words in answer and "I do not know" not in answer
     assert answers[2].count("violin") > 1 and answers[2].rstrip().endswith(".")
+
+
+def test_what_to_learn_is_answered_by_rule():
+    lines = "What should I learn first?\n/stats\n/quit\n"
+    shown = run("chat", "-m", str(POCKET), "--kv-memory", "32MiB", stdin=lines).stdout
+    assert "`course next` says what comes next" in shown and "not the model" in shown and "0 steps" in shown
+    for asked in ("Where do I start?", "what should we read next", "How do I begin here?", "So what do I do now?"):
+        assert rule_for(POCKET, asked), asked
+    for asked in ("What is a step?", "How do I start the server?", "What do I read in a step?", "What is first?"):
+        assert rule_for(POCKET, asked) is None, asked
+
+
+def test_rules_that_are_none_are_named(tmp_path):
+    assert rule_for(tmp_path, "Where do I start?") is None
+    for text in ("{", '["x"]', '[{"asks": "(", "answer": "a"}]', '[{"asks": "a"}]'):
+        (tmp_path / "rules.json").write_text(text)
+        with pytest.raises(ValueError, match=r"rules.json is not a list of"):
+            rule_for(tmp_path, "a")
 
 
 def test_a_model_without_suggestions_makes_none(checkpoint):
