@@ -10,6 +10,7 @@ Each round starts three replicas of pocket, real processes, and clients that ask
     abort     a request is aborted by its id
     reset     the prefix caches of all replicas are emptied
     health    the engine is asked how it is
+    scale     with --scale: from then on there are 2 to 4 replicas; those that leave have half a second at most
 
 Every stream that its client does not leave must give the very tokens that one core gives in this process.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -57,13 +59,14 @@ def expected() -> list[list[int]]:
 class Round:
     """One engine, its clients, and what befalls them."""
 
-    def __init__(self, llm: AsyncLLM, right: list[list[int]], seed: int) -> None:
-        self.llm, self.right, self.chance = llm, right, random.Random(seed)
+    def __init__(self, llm: AsyncLLM, right: list[list[int]], seed: int, kinds: tuple[str, ...] = FAULTS) -> None:
+        self.llm, self.right, self.chance, self.kinds = llm, right, random.Random(seed), kinds
+        self.scaling: asyncio.Task[None] | None = None
         self.found: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.over = False
         self.running: set[str] = set()
-        self.killed: set[int] = set()  # the client hears of it a moment later
+        self.killed: set[int] = set()  # processes; the client hears of it a moment later
         self.to_leave = 0
 
     async def client(self, name: int) -> None:
@@ -107,18 +110,19 @@ class Round:
         """Something happens; False: it cannot, here."""
         client = self.llm.core_client
         if kind in ("kill", "stop"):
-            alive = [rank for rank in client.alive if rank not in self.killed]
-            if kind == "kill" and len(alive) == 1:
+            pids = {rank: client.core_engines[rank].manager.pid for rank in client.alive}
+            alive = [rank for rank, pid in pids.items() if pid not in self.killed]
+            if kind == "kill" and len(set(alive) - client.leaving) == 1:
                 return False
-            rank = self.chance.choice(alive)
-            pid = client.core_engines[rank].manager.pid
+            pid = pids[self.chance.choice(alive)]
             if kind == "kill":
-                self.killed.add(rank)
+                self.killed.add(pid)
                 os.kill(pid, signal.SIGKILL)
                 return True
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(self.chance.uniform(0.1, 0.8))
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it was to leave, and was ended
+                os.kill(pid, signal.SIGCONT)
         elif kind == "leave":
             self.to_leave += 1
         elif kind == "abort" and self.running:
@@ -127,6 +131,11 @@ class Round:
             await self.llm.reset_prefix_cache()
         elif kind == "health":
             await self.llm.check_health()
+        elif kind == "scale":
+            if self.scaling is not None and not self.scaling.done():
+                return False
+            size = self.chance.randint(2, 4)
+            self.scaling = asyncio.create_task(self.llm.scale_elastic_ep(size, self.chance.uniform(0, 0.5)))
         return True
 
     async def run(self, faults: int) -> Counter[str]:
@@ -135,19 +144,23 @@ class Round:
         clients = [asyncio.create_task(self.client(name)) for name in range(CLIENTS)]
         while sum(done.values()) < faults:
             await asyncio.sleep(self.chance.uniform(0.0, 0.6))
-            kind = self.chance.choice(FAULTS)
+            kind = self.chance.choice(self.kinds)
             done[kind] += await self.fault(kind)
         self.over = True
         await asyncio.gather(*clients)
+        if self.scaling is not None:
+            await self.scaling
         await asyncio.gather(*[self.ask(f"last-{at}", at) for at in range(len(QUESTIONS))])
         return done
 
 
-async def play(right: list[list[int]], seed: int, faults: int, patience: float) -> tuple[Counter[str], Round]:
+async def play(
+    right: list[list[int]], seed: int, faults: int, patience: float, kinds: tuple[str, ...] = FAULTS
+) -> tuple[Counter[str], Round]:
     """A round with fresh replicas. Raises TimeoutError where it hangs."""
     llm = AsyncLLM(str(POCKET), enable_multiprocessing=True, data_parallel_size=REPLICAS, **SETTINGS)
     try:
-        round_ = Round(llm, right, seed)
+        round_ = Round(llm, right, seed, kinds)
         return await asyncio.wait_for(round_.run(faults), patience), round_
     finally:
         llm.shutdown()
@@ -159,11 +172,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--patience", type=float, default=300.0, help="seconds that a round may take")
+    parser.add_argument("--scale", action="store_true", help="replicas come and go, too")
     args = parser.parse_args(argv)
+    kinds = FAULTS + ("scale",) * (2 * args.scale)
     right, all_done, found, wrong, seed = expected(), Counter[str](), Counter[str](), list[str](), args.seed
     while sum(all_done.values()) < args.faults:
         faults = min(FAULTS_A_ROUND, args.faults - sum(all_done.values()))
-        done, round_ = asyncio.run(play(right, seed, faults, args.patience))
+        done, round_ = asyncio.run(play(right, seed, faults, args.patience, kinds))
         all_done, found, wrong, seed = all_done + done, found + round_.found, wrong + round_.wrong, seed + 1
         print(f"seed {seed - 1}: {dict(done)}; streams {dict(round_.found)}; wrong {len(round_.wrong)}", flush=True)
     print(f"{sum(all_done.values())} faults {dict(all_done)}; streams {dict(found)}; wrong {len(wrong)}")
