@@ -31,7 +31,7 @@ def test_first_page_is_small(site: Site) -> None:
     assert 8 < len(sizes) <= MAX_REQUESTS and 50_000 < sum(sizes) <= MAX_FIRST_PAGE
 
 
-POOL = """return [...document.querySelectorAll(".fill-pool li")].map((one) =>
+POOL = """return [...document.querySelectorAll(".fill-pool i")].map((one) =>
   [one.className, one.style.getPropertyValue("--full")])"""
 
 
