@@ -5,7 +5,7 @@
   const box = document.querySelector(".fill");
   if (!box) return;
   const run = JSON.parse(box.querySelector("script").textContent), size = run.block_size;
-  const blocks = [...box.querySelectorAll(".fill-pool li")], said = [...box.querySelectorAll(".fill-said li")];
+  const blocks = [...box.querySelectorAll(".fill-pool i")], said = [...box.querySelectorAll(".fill-said li")];
   const where = box.querySelector(".fill-step"), button = box.querySelector("button");
   const frames = [];
   let tables = {}, texts = {};

@@ -44,7 +44,7 @@ def squares(run: dict[str, Any], at: int) -> str:
             if block in step.get("f", ())
             else ""
         )
-        cells.append(f'<li class="{kind}" style="--full:{full.get(block, 0) / size:g}"></li>')
+        cells.append(f'<i class="{kind}" style="--full:{full.get(block, 0) / size:g}"></i>')
     return "".join(cells)
 
 
@@ -63,7 +63,7 @@ def fill_html() -> str:
     return (
         f'<div class="fill"><div class="fill-bar"><strong>KV cache: {size}</strong>'
         f'<span class="fill-step">step {at + 1} of {len(run["steps"])}</span><button type="button" hidden></button>'
-        f'</div><ol class="fill-pool" role="img" aria-label="{size}; four requests fill them">{squares(run, at)}</ol>'
+        f'</div><div class="fill-pool" role="img" aria-label="{size}; four requests fill them">{squares(run, at)}</div>'
         f'<ol class="fill-said">{rows}</ol>'
         f'<script type="application/json">{text.replace("<", chr(92) + "u003c")}</script></div>'
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SMALLEST = 9
 """Pixels of the smallest letters that can be read."""
-CARD = 110
+CARD = 80
 """Characters of a table's row that do not stand side by side on a phone."""
 
 

@@ -34,6 +34,8 @@ needs = [
 
 UNDER = "/some/path"
 """The site's path on its server, as on GitHub Pages."""
+WINDOWS = {360: 740, 768: 1024, 1440: 900}
+"""Width -> height of the windows in which no page may cut code."""
 
 
 @dataclass
@@ -46,6 +48,11 @@ class Site:
     def look(self, scheme: str = "light", width: str = "desktop", motion: str = "no-preference") -> None:
         """What the reader's device prefers."""
         web.look_as(self.driver, scheme, width, motion)
+
+    def window(self, width: int) -> None:
+        """A window as wide as a phone, a tablet or a desktop."""
+        metrics = {"width": width, "height": WINDOWS[width], "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def open(self, path: str, cached: bool = True) -> None:
         """Opens a page; its interactive pictures stand."""
