@@ -132,12 +132,11 @@ class PrefixAware:
             ValueError: as `RoundRobin`.
         """
         self.num_replicas, self._block_size = _at_least_one(num_replicas), block_size
-        self._load = LeastLoaded(num_replicas)
-        self._room = max_entries // num_replicas
-        self._seen: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(num_replicas)]
+        self._load, self._max_entries = LeastLoaded(num_replicas), max_entries
+        self._seen: OrderedDict[tuple[int, int], None] = OrderedDict()
 
     def __len__(self) -> int:
-        return sum(map(len, self._seen))
+        return len(self._seen)
 
     def update(self, counts: Sequence[Sequence[int]]) -> None:
         """As `RoundRobin.update`."""
@@ -151,17 +150,16 @@ class PrefixAware:
             keys.append(above)
 
         def cost(replica: int) -> float:
-            hits = next((i for i, key in enumerate(keys) if key not in self._seen[replica]), len(keys))
+            hits = next((i for i, key in enumerate(keys) if (replica, key) not in self._seen), len(keys))
             return len(prompt_token_ids) - hits * self._block_size + 64 * self._load._score(replica)
 
         chosen = min(range(self.num_replicas), key=cost)
         self._load._sent(chosen)
-        seen = self._seen[chosen]
         for key in reversed(keys):
-            seen[key] = None
-            seen.move_to_end(key)
-        while len(seen) > self._room:
-            seen.popitem(last=False)
+            self._seen[chosen, key] = None
+            self._seen.move_to_end((chosen, key))
+        while len(self._seen) > self._max_entries:
+            self._seen.popitem(last=False)
         return chosen
 
 

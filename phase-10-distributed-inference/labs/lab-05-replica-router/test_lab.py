@@ -196,6 +196,61 @@ def test_memory_is_bounded(impl):
     assert {router.route(PROMPT) for _ in range(9)} <= {0, 1, 2, 3} and len(router) <= 1
 
 
+def prefix(number):
+    """A prompt of one block, of 16 tokens."""
+    return [number * 20 + i for i in range(16)]
+
+
+def sent_to(router, replica, prompt):
+    """Routes a prompt while 50 wait everywhere but at one replica."""
+    router.update([(0 if each == replica else 50, 0) for each in range(4)])
+    return router.route(prompt)
+
+
+def home_of(router, prompt):
+    """Routes a prompt while nobody waits: its home, where it has one."""
+    router.update([(0, 0)] * 4)
+    return router.route(prompt)
+
+
+def test_all_replicas_share_the_memory(impl):
+    """`len` counts the prefixes of all replicas, and `max_entries` is for all of them, be it for one prefix alone."""
+    router = impl.PrefixAware(4)
+    for each in range(4):
+        assert sent_to(router, each, prefix(each)) == each
+    assert len(router) >= 4, f"four prefixes, one at each replica: got len {len(router)}"
+    for most in (1, 2, 3):
+        router = impl.PrefixAware(4, max_entries=most)
+        for each in (3, 1, 2, 0):
+            sent_to(router, each, prefix(each))
+            found = home_of(router, prefix(each))
+            assert found == each, f"{most} may be remembered: the last prefix went to {each}, and then to {found}"
+
+
+def test_what_comes_again_is_not_forgotten(impl):
+    """Eight may be remembered; thirty new prefixes come, and between them one that was there before them."""
+    for home in range(4):
+        router = impl.PrefixAware(4, max_entries=8)
+        sent_to(router, home, prefix(0))
+        for each in range(1, 31):
+            sent_to(router, (home + each) % 4, prefix(each))
+            found = home_of(router, prefix(0))
+            assert found == home, (
+                f"replica {home} had this prefix {each} times, the last time one prefix ago; then it went to {found}"
+            )
+
+
+def test_a_prefix_is_where_it_was_sent(impl):
+    """First to one replica and then, while that was full, to another one: both have it, and nobody else has."""
+    for home in range(4):
+        for other in {*range(4)} - {home}:
+            router = impl.PrefixAware(4)
+            sent_to(router, home, prefix(0))
+            sent_to(router, other, prefix(0))
+            found = home_of(router, prefix(0) + [1] * 16)
+            assert found in (home, other), f"sent to {home} and {other}, and with nobody waiting to {found}"
+
+
 def test_the_prompt_is_left_alone(impl):
     for make in (impl.RoundRobin, impl.LeastLoaded, impl.Sticky, impl.PrefixAware):
         prompt = [9, 4, 7] * 12
