@@ -221,13 +221,7 @@ class SamplingParams:
     def update_from_tokenizer(self, tokenizer: Any) -> None:
         """Turn `bad_words` into token ids: each word at the start of a text, and after a space where that is one
         more token sequence of the same length (upstream/vllm/sampling_params.py:586)."""
-        self.bad_words_token_ids = []
-        for word in self.bad_words or ():
-            bare = tokenizer.encode(word.lstrip(), add_special_tokens=False)
-            self.bad_words_token_ids.append(bare)
-            spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
-            if spaced[0] != bare[0] and len(spaced) == len(bare):
-                self.bad_words_token_ids.append(spaced)
+        self.bad_words_token_ids = [ids for word in self.bad_words or () for ids in bad_word_ids(word, tokenizer)]
 
     @property
     def num_logprobs(self) -> int | None:
@@ -292,3 +286,10 @@ def unknown_parameter_message(name: str) -> str:
     close = difflib.get_close_matches(str(name), _ALLOWED, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"unknown sampling parameter {name!r}.{hint} Allowed: {', '.join(_ALLOWED)}."
+
+
+def bad_word_ids(word: str, tokenizer: Any) -> list[list[int]]:
+    """See `SamplingParams.update_from_tokenizer`."""
+    bare = tokenizer.encode(word.lstrip(), add_special_tokens=False)
+    spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
+    return [bare, spaced] if spaced[0] != bare[0] and len(spaced) == len(bare) else [bare]

@@ -18,7 +18,8 @@ from mini_vllm.inputs.llm import PromptType, check_prompt_keys
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.pool.params import PoolingParams
 from mini_vllm.sample.logits_processor import validate_logits_processors_parameters
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import SamplingParams, bad_word_ids
+from mini_vllm.utils.async_utils import in_turns
 from mini_vllm.utils.checks import shown
 
 Prompt = PromptType
@@ -76,8 +77,10 @@ class InputProcessor:
         self.structured_outputs = structured_outputs or StructuredOutputsConfig()
         self.eos_token_ids = list(eos_token_ids)
 
-    def process_inputs(self, prompt: Prompt, params: SamplingParams | PoolingParams) -> ProcessedInput:
-        """Turn one prompt into a `ProcessedInput`.
+    def process_inputs(
+        self, prompt: Prompt, params: SamplingParams | PoolingParams, bad_words: list[list[int]] | None = None
+    ) -> ProcessedInput:
+        """Turn one prompt into a `ProcessedInput`. bad_words: those of `params` as token ids, where they are known.
 
         Raises:
             ValueError, TypeError: names the argument, the value and what is allowed.
@@ -111,7 +114,10 @@ class InputProcessor:
         params.update_from_generation_config(self.eos_token_ids, eos)
         if params.bad_words:
             self._need_tokenizer("bad_words")
-            params.update_from_tokenizer(self.tokenizer)
+            if bad_words is None:
+                params.update_from_tokenizer(self.tokenizer)
+            else:
+                params.bad_words_token_ids = bad_words
         if params.thinking_token_budget is not None and self.reasoning is not None:
             params.think_start_token_ids = list(self.reasoning.reasoning_start_token_ids or ())
             params.think_end_token_ids = list(self.reasoning.reasoning_end_token_ids or ())
@@ -122,13 +128,17 @@ class InputProcessor:
         return ProcessedInput(text, token_ids, params, cache_salt, mm_features=mm_features)
 
     async def process_inputs_async(self, prompt: Prompt, params: SamplingParams | PoolingParams) -> ProcessedInput:
-        """The same in the loop of a server: a grammar, which may take seconds, is compiled in another thread first."""
-        wanted = getattr(params, "structured_outputs", None)
+        """The same in the loop of a server: a grammar, which may take seconds, is compiled in another thread first, and
+        of a long list of words some are read at a time."""
+        wanted, bad_words = getattr(params, "structured_outputs", None), None
+        words = getattr(params, "bad_words", None)
+        if words and self.tokenizer is not None:
+            bad_words = [ids async for word in in_turns(words) for ids in bad_word_ids(word, self.tokenizer)]
         if wanted is not None:
             from mini_vllm.structured_output.engine import compile_beside
 
             await compile_beside(wanted, self.structured_outputs)
-        return self.process_inputs(prompt, params)
+        return self.process_inputs(prompt, params, bad_words)
 
     def _process_pooling(self, prompt: Prompt, params: PoolingParams) -> ProcessedInput:
         """A prompt may fill the whole context: nothing comes after it."""

@@ -15,6 +15,7 @@ from mini_vllm.entrypoints.chat_media import MultiModalItemTracker
 from mini_vllm.entrypoints.chat_messages import detect_content_format, parse_chat_messages
 from mini_vllm.entrypoints.chat_utils import apply_chat_template, load_chat_template, read_template
 from mini_vllm.renderers.params import ChatParams, TokenizeParams
+from mini_vllm.utils.async_utils import in_turns
 
 INLINE_CHARS = 2048
 """Shorter texts are tokenized where they are: a thread would cost more than it spares the event loop."""
@@ -68,7 +69,7 @@ class BaseRenderer:
 
         Upstream: upstream/vllm/renderers/base.py:935 — `BaseRenderer.render_cmpl_async`.
         """
-        return [await self._engine_prompt(prompt, tok_params, extras) for prompt in prompts]
+        return [await self._engine_prompt(prompt, tok_params, extras) async for prompt in in_turns(prompts)]
 
     async def _engine_prompt(self, prompt: Any, params: TokenizeParams, extras: Mapping[str, Any] | None) -> Any:
         text: str | None = None

@@ -1,4 +1,4 @@
-"""Grammars that mean ill: eleven families of short texts whose masks, tokens or drafts could cost seconds.
+"""Grammars that mean ill: twelve families of short texts whose masks, tokens or drafts could cost seconds.
 
     python -m mini_vllm.tests.structured_output.hostile_patterns [NUMBER] [SEED]     the worst step of each family in ms
 
@@ -111,9 +111,24 @@ def tags(rng: random.Random) -> tuple[str, str]:
     return "STRUCTURAL_TAG", json.dumps({"structures": structures, "triggers": ["<"]})
 
 
+def sets(rng: random.Random) -> tuple[str, str]:
+    """Items that all differ, of patterns, of few characters, and of names that begin alike."""
+    items = rng.choice(
+        [
+            json.loads(patterns_in_schemas(rng)[1]),
+            {"type": "string", "minLength": rng.randrange(3), "maxLength": rng.choice([3, 50, 1000])},
+            {"type": "string", "pattern": rng.choice([nested, overlapping])(rng)[1]},
+            {"enum": ["a" * n + "b" * (n % 3) for n in range(rng.choice([3, 40, 500]))]},
+            {"type": ["integer", "number", "null"], "minimum": 0, "maximum": rng.choice([9, 10**6, 10**30])},
+            {},
+        ]
+    )
+    return "JSON", json.dumps({"type": "array", "items": items, "uniqueItems": True, "minItems": rng.randrange(4)})
+
+
 FAMILIES = [
     nested, in_a_row, overlapping, counted_from_the_end, two_readings, many_rules, optional_rules, brackets,
-    patterns_in_schemas, lists_in_lists, tags,
+    patterns_in_schemas, lists_in_lists, tags, sets,
 ]  # fmt: skip
 
 EVERYDAY = [

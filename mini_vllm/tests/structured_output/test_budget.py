@@ -92,14 +92,14 @@ def test_everyday_grammars_go_on(kind, text):
 
 
 def test_the_families_are_many_texts():
-    cases = hostile(220)
-    assert len(set(cases)) == 220 and {family for family, _, _ in cases} == {each.__name__ for each in FAMILIES}
+    cases = hostile(240)
+    assert len(set(cases)) == 240 and {family for family, _, _ in cases} == {each.__name__ for each in FAMILIES}
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 11))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 12))])
 def test_no_step_of_a_hostile_grammar_looks_further_than_its_budget(part):
     engine, verdicts = backend(pocket_vocabulary()), []
-    for _, kind, text in hostile(220)[part::11][: None if part else 4]:
+    for _, kind, text in hostile(240)[part::12][: None if part else 4]:
         found = walk(engine, kind, text, seed=part)
         verdicts.append(found.verdict)
         assert found.verdict != "refused" or found.error

@@ -23,7 +23,7 @@ from mini_vllm.entrypoints.openai.engine.parsers import Parsers
 from mini_vllm.entrypoints.openai.engine.protocol import ErrorResponse, RequestResponseMetadata
 from mini_vllm.entrypoints.openai.engine.serving import OpenAIServing, clamp_prompt_logprobs
 from mini_vllm.outputs import CompletionOutput, RequestOutput
-from mini_vllm.utils.async_utils import merge_async_iterators
+from mini_vllm.utils.async_utils import in_turns, merge_async_iterators
 
 
 @dataclass
@@ -69,7 +69,7 @@ class OpenAIServingCompletion(OpenAIServing):
         prompts = await self.openai_serving_render.render_completion(request)
         if isinstance(prompts, ErrorResponse):
             return prompts
-        all_params = [self._sampling_params(request, prompt) for prompt in prompts]
+        all_params = [self._sampling_params(request, prompt) async for prompt in in_turns(prompts)]
         adapter = self.models.lora_requests.get(request.model or "")
         generators = [
             self._generate(
@@ -96,7 +96,8 @@ class OpenAIServingCompletion(OpenAIServing):
             return self.client_disconnected()
         if any(output is None for output in final):
             return self.no_output()
-        return self.request_output_to_completion_response([output for output in final if output is not None], context)
+        outputs = [output for output in final if output is not None]
+        return await self.request_output_to_completion_response(outputs, context)
 
     def logprobs_of(
         self, request: CompletionRequest, token_ids: Any, entries: Any, initial_text_offset: int = 0
@@ -113,7 +114,7 @@ class OpenAIServingCompletion(OpenAIServing):
             initial_text_offset,
         )
 
-    def request_output_to_completion_response(
+    async def request_output_to_completion_response(
         self, final: list[RequestOutput], context: CompletionContext
     ) -> CompletionResponse:
         """The whole answer: all choices of the first prompt, then of the next.
@@ -121,7 +122,7 @@ class OpenAIServingCompletion(OpenAIServing):
         Upstream: upstream/vllm/entrypoints/openai/completion/serving.py:476 — `request_output_to_completion_response`.
         """
         choices: list[CompletionResponseChoice] = []
-        for result in final:
+        async for result in in_turns(final):
             clamp_prompt_logprobs(result.prompt_logprobs)
             for output in result.outputs:
                 self._raise_if_error(output, context.request_id)
