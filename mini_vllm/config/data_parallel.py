@@ -23,9 +23,6 @@ def check_data_parallel(config: EngineConfig) -> None:
     whole_number("data_parallel_size", size := config.data_parallel_size, 1)
     if not has_replicas(config):
         return
-    why = f"data_parallel_size must be 1 with it, got {shown(size)}"
-    if config.data_parallel_backend == "ray":
-        why = "data_parallel_backend must be 'mp' and data_parallel_size 1 with it"
     for name, value, is_refused in (
         ("kv_transfer_config", config.kv_transfer_config, config.kv_transfer_config is not None),
         ("nnodes", config.nnodes, config.nnodes > 1),
@@ -34,7 +31,8 @@ def check_data_parallel(config: EngineConfig) -> None:
         ("gpu_memory_utilization", config.gpu_memory_utilization, config.gpu_memory_utilization is not None),
     ):
         if is_refused:
-            raise ValueError(f"{name}={shown(value, 60)} is not served by replicas: {why}")
+            alone = "data_parallel_size must be 1, and data_parallel_backend 'mp', with it"
+            raise ValueError(f"{name}={shown(value, 60)} is not served by replicas: {alone}")
     check_memory(config, size)
 
 
@@ -49,9 +47,8 @@ def check_backend(config: EngineConfig) -> None:
     if backend == "ray" and config.nnodes != 1:
         raise ValueError(f"nnodes={shown(config.nnodes)} needs data_parallel_backend='mp', got 'ray'")
     if backend == "ray" and config.distributed_executor_backend is None:
-        sizes = [
-            whole_number(name, getattr(config, name), 1) for name in ("tensor_parallel_size", "pipeline_parallel_size")
-        ]
+        names = "tensor_parallel_size", "pipeline_parallel_size"
+        sizes = [whole_number(name, getattr(config, name), 1) for name in names]
         config.distributed_executor_backend = "ray" if max(sizes) > 1 else None
 
 
@@ -62,8 +59,7 @@ def has_replicas(config: EngineConfig) -> bool:
 
 def check_memory(config: EngineConfig, size: int) -> None:
     """Raises ValueError where this machine could not hold `size` replicas; of those of Ray, one."""
-    if config.data_parallel_backend == "ray":
-        size = 1
+    size = 1 if config.data_parallel_backend == "ray" else size
     least = _PROCESS_BYTES * config.tensor_parallel_size * config.pipeline_parallel_size
     if config.num_blocks is None:
         least += config.kv_cache_memory_bytes

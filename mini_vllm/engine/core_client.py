@@ -93,14 +93,9 @@ class EngineCoreClient(ABC):
         raise NotImplementedError
 
     async def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: float) -> None:
-        """So many replicas from now on. Raises ValueError where there is one core, and no router in front of it.
-
-        Upstream: upstream/vllm/v1/engine/core_client.py:208 — `scale_elastic_ep`.
-        """
-        raise ValueError(
-            f"new_data_parallel_size={new_data_parallel_size!r} needs an engine that has replicas: make one with "
-            "data_parallel_size of at least 2, or with data_parallel_backend='ray'"
-        )
+        """So many replicas from now on. Raises ValueError where there is one core, and no router in front of it."""
+        instead = "data_parallel_size of at least 2, or data_parallel_backend='ray'"
+        raise ValueError(f"new_data_parallel_size={new_data_parallel_size!r} needs an engine made with {instead}")
 
     def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
         """Without those of requests that were aborted after the core had made them: their ids may be in use again."""
