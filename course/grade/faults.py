@@ -65,6 +65,7 @@ class File:
         other = {n.id for n in self.nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
         self.bound = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, ast.ClassDef)))
         self.made = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, (ast.alias, ast.keyword))))
+        self.sure = words.sure_classes(self)
         self.declared = {name for node in self.nodes for name in self._declares(node)}
         passed = [name for n in self.nodes for name in words.bindings(n) if not isinstance(n, ast.keyword)]
         self.gives = words.given_names(self.nodes, filter(None, passed))
@@ -99,10 +100,9 @@ class File:
     def faults(self, node: ast.AST) -> Iterator[str]:
         """Sentences about one node."""
         names = [*words.bindings(node), *getattr(node, "names", ()), *([node.id] if isinstance(node, ast.Name) else [])]
-        fine = {"__all__", "__slots__", "__match_args__", "__hash__", "__name__", "__debug__"} | self.language.own[
-            "stores"
-        ]
-        fine |= self.language.own["declares"] | (words.ABOUT if words.tells(self.above, node) else set())
+        fine = {"__all__", "__slots__", "__match_args__", "__hash__", "__name__", "__debug__"}
+        fine |= self.language.own["stores"] | self.language.own["declares"]
+        fine |= words.ABOUT if words.tells(self.above, node) else set()
         if isinstance(node, ast.FunctionDef) and isinstance(self.above[node], ast.ClassDef):
             fine |= METHODS | self.language.own["methods"]
             fine |= words.COMPARISONS if words.compares_itself(node, self) else set()
@@ -254,10 +254,10 @@ class File:
         bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
         yield from [f"a class called {node.name}"] if node.name in BUILTINS else ()
-        fine = words.BASES | ERRORS | self.classes | self.language.own["bases"] | {"collections.namedtuple"}
+        fine = words.BASES | ERRORS | self.sure | self.language.own["bases"] | {"collections.namedtuple"}
         yield from (f"a class below {name}" for name in names if name not in fine)
-        own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
-        answers = words.ANSWERS & (own if any(name.startswith("enum.") for name in names) else own | self.declared)
+        has = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+        answers = words.ANSWERS & (has if any(name.startswith("enum.") for name in names) else has | self.declared)
         built = [name for name in names if name in (BUILTINS - {"object"}) | self.values]
         yield from (f"a class below {name} with {sorted(answers)}" for name in built if answers)
         sets = [n for n in node.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
@@ -271,9 +271,9 @@ class File:
 
     def _matchclass(self, node: ast.MatchClass) -> Iterator[str]:
         name = self.dotted(node.cls) or ast.unparse(node.cls)
-        yield from [f"a pattern of the class {name}"] if name not in self.classes | ERRORS | BUILTINS else ()
+        yield from [f"a pattern of the class {name}"] if name not in self.sure | ERRORS | BUILTINS else ()
         yield from (text for attr in node.kwd_attrs for text in self._attr(attr, node.cls))
-        if name not in self.classes:
+        if name not in self.sure:
             yield from (f"a pattern of {name} with {attr}=" for attr in node.kwd_attrs if not self.free(attr))
 
     def _excepthandler(self, node: ast.ExceptHandler) -> Iterator[str]:
@@ -285,7 +285,7 @@ class File:
 
     def _hiding(self, kinds: ast.expr) -> Iterator[str]:
         """Errors in an ``except`` by which tests speak, and those that cannot be told."""
-        known = (ERRORS | self.classes) - words.HIDES - self.bound
+        known = (ERRORS - self.bound | self.sure) - words.HIDES
         for one in kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]:
             yield from [ast.unparse(one)] if ast.unparse(one) not in known and not self.dotted(one) else []
 

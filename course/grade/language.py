@@ -218,6 +218,17 @@ def decorates(above: Mapping[ast.AST, ast.AST], node: ast.AST) -> bool:
     return node in getattr(over, "decorator_list", ())
 
 
+def sure_classes(file: Any) -> set[str]:
+    """Names that mean a class of the file and nothing else: bound once more nowhere, and by no decorator of its own."""
+    odd = set()
+    for node in [n for n in file.nodes if isinstance(n, ast.ClassDef)]:
+        for one in node.decorator_list:
+            root = one.func if isinstance(one, ast.Call) else one
+            names = {n.id for n in ast.walk(root) if isinstance(n, ast.Name)}
+            odd |= {node.name} if file.dotted(root) not in DECORATORS or names & file.made else set()
+    return file.classes - file.bound - odd
+
+
 def itself(node: ast.FunctionDef) -> str:
     """The first parameter of a method, where nothing in it bears the name again; "" where there is none such."""
     first = [*node.args.posonlyargs, *node.args.args][:1]

@@ -119,9 +119,11 @@ class _Guards(ast.NodeTransformer):
         if is_kernel(node, self.file):
             return node  # Triton reads its text, and the language lets it ask for nothing that is to be looked at
         before, entered = self.me, bool(self.classes) and node in self.classes[-1].body
-        if entered:
-            self.me = itself(node) if self.classes[-1].name in self.plain else ""
-        self.generic_visit(node)
+        inside = (itself(node) if self.classes[-1].name in self.plain else "") if entered else before
+        body, node.body = node.body, []
+        self.generic_visit(node)  # decorators, defaults and annotations: there the name means something else
+        self.me = inside
+        node.body = [self.visit(each) for each in body]
         if entered and self.me:
             told = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
             look = ast.Expr(self._asked(ast.Name(self.me, ast.Load()), "", False))

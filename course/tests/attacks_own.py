@@ -9,6 +9,49 @@ DEEP = "class N:\n    gi_frame = f_back = f_globals = None\n"
 CLOSED = "\ndef _lazy():\n    yield\n"
 
 OWN = {
+    # where a method's head stands, the name of its object means something else
+    "store-in-a-default": (
+        FIELD
+        + "self = field(default=0)\nclass C:\n    def m(self, x=[0 for self.name in ('other',)]):\n        return x\n",
+        "changes the attribute name of a Field",
+    ),
+    "store-in-a-decorator": (
+        FIELD
+        + "self = field()\ndef deco(x):\n    return lambda f: f\nclass C:\n    @deco([0 for self.name in ('other',)])\n"
+        "    def m(self):\n        return 1\n",
+        "changes the attribute name of a Field",
+    ),
+    "frame-in-a-default": (
+        DEEP + "def g():\n    yield\nself = g()\nclass C:\n    def m(self, x=self.gi_frame):\n        return x\n",
+        "reads the attribute gi_frame of a generator",
+    ),
+    # a class below one whose name means a built-in type by then
+    "base-that-is-bound-again": (
+        "class A:\n    pass\nA = str\nclass B(A):\n    def __contains__(self, x):\n        return True\n",
+        "a class below A",
+    ),
+    "base-that-is-a-parameter": (
+        "class A:\n    pass\ndef f(A):\n    class B(A):\n        def __contains__(self, x):\n            return True\n    return B\n",
+        "a class below A",
+    ),
+    "pattern-of-a-parameter": (
+        DEEP
+        + "def g():\n    yield\ndef f(x, N):\n    match x:\n        case N(gi_frame=y):\n            return y\nf(g(), object)\n",
+        "a pattern of the class N",
+    ),
+    "base-that-a-decorator-gives": (
+        "def swap(c):\n    return str\n@swap\nclass A:\n    pass\nclass B(A):\n    def __contains__(self, x):\n        return True\n",
+        "a class below A",
+    ),
+    "error-that-a-decorator-gives": (
+        "def swap(c):\n    return Exception\n@swap\nclass E(ValueError):\n    pass\ndef f(g):\n    try:\n        return g()\n"
+        "    except E:\n        return 2\n",
+        "swallows E",
+    ),
+    "base-of-a-loop": (
+        "class A:\n    pass\nfor A in (str,):\n    class B(A):\n        def split(self):\n            return self\n",
+        "a class below A",
+    ),
     # a function that only calls itself a kernel, so that nothing is looked at in it
     "decorator-that-is-called-jit": (
         FIELD + "def my_jit(f):\n    return f\n@my_jit\ndef put(o):\n    o.name = 'other'\nput(field(default=0))\n",

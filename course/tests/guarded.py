@@ -22,7 +22,7 @@ def notes(text: str, language: Language) -> list[str]:
     install(own)
     try:
         with contextlib.suppress(Exception):
-            exec(compile(tree, "starter.py", "exec"), vars(module))
+            exec(compile(tree, "starter.py", "exec", dont_inherit=True), vars(module))
     finally:
         del sys.modules[_NAME]
     return own.found

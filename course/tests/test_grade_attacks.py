@@ -117,4 +117,6 @@ def test_no_attack_has_a_point_in_a_lab_of_the_course(lab: Lab) -> None:
     files = {name: f"{reference}import numpy as np\n{body}" for name, (body, _) in {**REVIEW, **HELD}.items()}
     learners = [Submission(name, {lab.key: text.encode()}) for name, text in files.items()]
     rows = rows_of(grade(learners, [lab], Settings(limits=Limits(stops=1)), 2))
-    assert {name for name in files if rows[name].status != "held" or rows[name].share} == set()
+    assert {name for name in files if rows[name].share} == set()
+    mistakes = {"globals-of-cython"}  # in a fork that generator is a function, which has no such attribute
+    assert {name for name in files if rows[name].status != "held"} <= mistakes
