@@ -28,7 +28,7 @@ CANDIDATES = 80
 FEATURES = ("section", "passage", "heading", "named", "meaning", "opening", "glossary", "guide", "interview", "lab")
 KINDS = {"glossary": "GLOSSARY.md", "guide": "/00-guide.md", "interview": "/INTERVIEW.md", "lab": "/labs/"}
 PARTS = ("whole", "passages", "headings")
-VERSION = 6
+VERSION = 7
 
 
 def passages_of(section: Section) -> list[str]:
