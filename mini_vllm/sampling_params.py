@@ -218,10 +218,11 @@ class SamplingParams:
         if others and not self.ignore_eos:
             self.stop_token_ids = sorted({*(self.stop_token_ids or ()), *others})
 
-    def update_from_tokenizer(self, tokenizer: Any) -> None:
-        """Turn `bad_words` into token ids: each word at the start of a text, and after a space where that is one
-        more token sequence of the same length (upstream/vllm/sampling_params.py:586)."""
-        self.bad_words_token_ids = [ids for word in self.bad_words or () for ids in bad_word_ids(word, tokenizer)]
+    def update_from_tokenizer(self, tokenizer: Any, known: list[list[int]] | None = None) -> None:
+        """Turn `bad_words` into token ids, or take them where they are known: each word at the start of a text, and
+        after a space where that is one more sequence of the same length (upstream/vllm/sampling_params.py:586)."""
+        words = () if known is not None else self.bad_words or ()
+        self.bad_words_token_ids = known or [ids for word in words for ids in bad_word_ids(word, tokenizer)]
 
     @property
     def num_logprobs(self) -> int | None:

@@ -72,7 +72,7 @@ class CoordinatorState:
     def scale(self, engine_count: int, new_engines: list[int]) -> None:
         """There are so many replicas now, and these are new.
 
-        Upstream: upstream/vllm/v1/engine/coordinator.py:255 — "SCALE_ELASTIC_EP".
+        Upstream: upstream/vllm/v1/engine/coordinator.py:288 — "SCALE_ELASTIC_EP".
         """
         self.counts = resized(self.counts, engine_count)
         for engine in new_engines:

@@ -114,10 +114,7 @@ class InputProcessor:
         params.update_from_generation_config(self.eos_token_ids, eos)
         if params.bad_words:
             self._need_tokenizer("bad_words")
-            if bad_words is None:
-                params.update_from_tokenizer(self.tokenizer)
-            else:
-                params.bad_words_token_ids = bad_words
+            params.update_from_tokenizer(self.tokenizer, bad_words)
         if params.thinking_token_budget is not None and self.reasoning is not None:
             params.think_start_token_ids = list(self.reasoning.reasoning_start_token_ids or ())
             params.think_end_token_ids = list(self.reasoning.reasoning_end_token_ids or ())
