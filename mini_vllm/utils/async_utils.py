@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-AT_ONCE = 64
+AT_ONCE = 16
 """Parts of one request that are worked on before other requests get their turn."""
 
 
