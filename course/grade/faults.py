@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.grade import language as words
-from course.grade.hidden import has_a_member, hidden, in_a_kernel, is_kernel
+from course.grade.hidden import has_a_member, hidden, in_a_kernel, is_kernel, means_more
 from course.grade.language import BUILTINS, CAREFUL, ERRORS, METHODS, Language, imported, is_dunder, text_of
 
 DEEPEST = 60
@@ -67,8 +67,7 @@ class File:
         self.made = other.union(*(words.bindings(n) for n in self.nodes if not isinstance(n, (ast.alias, ast.keyword))))
         self.sure = words.sure_classes(self)
         self.declared = {name for node in self.nodes for name in self._declares(node)}
-        passed = [name for n in self.nodes for name in words.bindings(n) if not isinstance(n, ast.keyword)]
-        self.gives = words.given_names(self.nodes, filter(None, passed))
+        self.gives = words.given_names(self.nodes)
         kernels = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and is_kernel(n, self)]
         self.in_kernels = {inner for kernel in kernels for inner in ast.walk(kernel)}
 
@@ -255,7 +254,8 @@ class File:
         names = [self.dotted(getattr(base, "func", base)) or ast.unparse(base) for base in bases]
         yield from [f"a class called {node.name}"] if node.name in BUILTINS else ()
         fine = words.BASES | ERRORS | self.sure | self.language.own["bases"] | {"collections.namedtuple"}
-        yield from (f"a class below {name}" for name in names if name not in fine)
+        odd = [name for name, base in zip(names, bases, strict=True) if name not in fine or means_more(base, self)]
+        yield from (f"a class below {name}" for name in odd)
         has = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
         answers = words.ANSWERS & (has if any(name.startswith("enum.") for name in names) else has | self.declared)
         built = [name for name in names if name in (BUILTINS - {"object"}) | self.values]

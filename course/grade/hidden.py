@@ -63,3 +63,9 @@ def in_a_kernel(node: ast.AST, file: Any) -> Iterator[str]:
             yield f"asks for {node.attr} in a kernel, where no object can be looked at"
     elif isinstance(node, ast.Name) and file.dotted(node) in CAREFUL:
         yield f"uses {node.id} in a kernel, where no object can be looked at"
+
+
+def means_more(base: ast.expr, file: Any) -> bool:
+    """Whether a name in a class's base is one that the file binds to something else as well."""
+    again = file.made - file.sure
+    return any(getattr(node, "id", "") in again for node in ast.walk(base))

@@ -244,7 +244,8 @@ def computes_with_itself(node: ast.FunctionDef, file: Any) -> bool:
     """Whether an operator takes two objects of the class, and nothing else."""
     names, kind = [arg.arg for arg in node.args.args], file.above[node].name
     body = [n for n in node.body if not text_of(getattr(n, "value", None))]
-    if node.decorator_list or {"isinstance", kind} & file.bound or not body or len(names) != 2 - (node.name in UNARY):
+    known = kind in file.sure and "isinstance" not in file.bound
+    if node.decorator_list or not known or not body or len(names) != 2 - (node.name in UNARY):
         return False
     if node.name in UNARY:
         return True
@@ -264,7 +265,8 @@ def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
     form = r"return (?:isinstance\(\w+, \w+\) and )?([\w., ()-]+) (?:==|<|<=|>|>=) ([\w., ()-]+)"
     found = re.fullmatch(form, ast.unparse(node.body[-1]))
     rest = {ast.unparse(n) for n in node.body[:-1] if not text_of(getattr(n, "value", None))}
-    told = rest <= {f"if not {asked}:\n    return NotImplemented"} and not {"isinstance", kind} & file.bound
+    told = rest <= {f"if not {asked}:\n    return NotImplemented"}
+    told = told and kind in file.sure and "isinstance" not in file.bound
     if not found or not told or asked == "no" or (node.name == "__eq__" and asked not in found[0] + "".join(rest)):
         return False
     fields = re.findall(rf"\b{names[0]}\.(\w+)", found[1])
@@ -279,14 +281,14 @@ def compares_itself(node: ast.FunctionDef, file: Any) -> bool:
     )
 
 
-def given_names(nodes: Iterable[ast.AST], bound: Iterable[str]) -> dict[str, list[ast.expr | None]]:
-    """What each name of a file is bound to, where all that binds it are plain assignments; ``bound``: names that
-    something else binds, a parameter or an import."""
+def given_names(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr | None]]:
+    """What each name of a file is bound to, where all that binds it are plain assignments: no parameter, no import."""
     gives: dict[str, list[ast.expr | None]] = defaultdict(list)
-    stored, others = Counter[str](), {*bound}
+    stored, others = Counter[str](), set[str]()
     for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             stored[node.id] += 1
+        others |= set() if isinstance(node, ast.keyword) else {*bindings(node)}
         for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
             if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
                 gives[target.id].append(node.value)

@@ -48,6 +48,20 @@ OWN = {
         "    except E:\n        return 2\n",
         "swallows E",
     ),
+    "object-that-is-a-parameter": (
+        "def f(object):\n    class B(object):\n        def __contains__(self, x):\n            return True\n    return B\n",
+        "a class below object",
+    ),
+    "base-that-is-an-import-and-a-parameter": (
+        "from enum import Enum\ndef f(Enum):\n    class B(Enum):\n        A = 1\n        def __contains__(self, x):\n            return True\n"
+        "    return B\n",
+        "a class below enum.Enum",
+    ),
+    "difference-to-whatever-comes": (
+        "def swap(c):\n    return object\n@swap\nclass V:\n    def __sub__(self, other):\n        if not isinstance(other, V):\n"
+        "            return NotImplemented\n        return 0\n",
+        "says __sub__",
+    ),
     "base-of-a-loop": (
         "class A:\n    pass\nfor A in (str,):\n    class B(A):\n        def split(self):\n            return self\n",
         "a class below A",
