@@ -237,4 +237,9 @@ def test_terms_take_the_last_places():
     assert with_terms(sections, [3, 4, 5], asked, [3, 4, 5, 0, 1, 2]) == [3, 1, 0]
     assert with_terms(sections, [0, 3, 4], asked, [0, 3, 4, 1, 2]) == [0, 3, 1]
     assert with_terms(sections, [0, 1, 4], asked, [0, 1, 4]) == [0, 1, 4]
+    more = [Section("GLOSSARY.md", 0, title, "G", "x") for title in ("Calibration", "Verification")]
+    for spoken in ("calibrated", "calibrates", "calibration"):
+        assert with_terms([*sections, *more], [3, 4, 5], f"how is it {spoken}", range(8)) == [3, 4, 6], spoken
+    for spoken in ("verified", "verifies", "verify"):
+        assert with_terms([*sections, *more], [3, 4, 5], f"how is it {spoken}", range(8)) == [3, 4, 7], spoken
     assert with_terms(sections, [3, 4, 5], "nothing", [3, 4, 5, 0]) == [3, 4, 5]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -182,9 +183,9 @@ class Index:
 def with_terms(sections: Sequence[Section], found: Sequence[int], question: str, order: Sequence[int]) -> list[int]:
     """The places that were found, the last of them given up for entries of the glossary that the question names by one
     word in any of its forms: who asks when a block is *evicted* finds *Eviction*. The first place always stays."""
-    asked = set(words_of(question))
+    asked = {_root(word) for word in words_of(question)}
     terms = [i for i in order if sections[i].file == KINDS["glossary"]]
-    named = [i for i in terms if len(words := words_of(sections[i].title)) == 1 and words[0] in asked]
+    named = [i for i in terms if len(words := words_of(sections[i].title)) == 1 and _root(words[0]) in asked]
     missing = [i for i in named if i not in found][: max(len(found) - 1, 0)]
     kept = list(found)
     for i in missing:
@@ -192,6 +193,11 @@ def with_terms(sections: Sequence[Section], found: Sequence[int], question: str,
         if given_up:
             kept[given_up[-1]] = i
     return kept
+
+
+def _root(stem: str) -> str:
+    """What calibrate and calibration, verify and verification have in common beyond their stems."""
+    return re.sub(r"(?<=.{3})(?:at|y|(?<=if)ic)$", "", stem)
 
 
 def best_order(scores: np.ndarray) -> list[int]:
