@@ -94,8 +94,7 @@ class EngineCoreClient(ABC):
 
     async def scale_elastic_ep(self, new_data_parallel_size: int, drain_timeout: float) -> None:
         """So many replicas from now on. Raises ValueError where there is one core, and no router in front of it."""
-        instead = "data_parallel_size of at least 2, or data_parallel_backend='ray'"
-        raise ValueError(f"new_data_parallel_size={new_data_parallel_size!r} needs an engine made with {instead}")
+        raise ValueError(f"new_data_parallel_size={new_data_parallel_size!r} needs data_parallel_size above 1, or Ray")
 
     def drop_stale(self, outputs: list[EngineCoreOutput], num_inputs: int) -> list[EngineCoreOutput]:
         """Without those of requests that were aborted after the core had made them: their ids may be in use again."""

@@ -121,5 +121,5 @@ def refusing():
 def test_a_server_of_one_core_has_nothing_to_scale():
     with Server("toy", "--num-blocks", "64") as server, server.client() as client:
         answer = scale(client, 2)
-        assert answer.status_code == 400 and "needs an engine made with data_parallel_size" in answer.text
+        assert answer.status_code == 400 and "needs data_parallel_size above 1" in answer.text
         assert not is_scaling(client)
