@@ -278,6 +278,8 @@ def test_one_rank_needs_no_wire(impl):
     large = impl.Startup(weights={"Worker_TP0": 16.4, "Worker_TP1": 16.4}, kv_tokens=93)
     assert impl.doubts(large, 2, 15.0, 100) == [], "within a tenth is a good prediction, however large the model"
     assert impl.doubts(impl.Startup(world_size=1), 2, 1.0, 0) == ["ranks"]
+    small = impl.Startup(2, {"Worker_TP0": 0.6, "Worker_TP1": 0.6}, 300_000, ["CUSTOM"])
+    assert impl.doubts(small, 2, 1.23, 100_000) == [], "less than computed, and more room than predicted, is no fault"
 
 
 # ---- two GPUs ------------------------------------------------------------------------------------------------------
