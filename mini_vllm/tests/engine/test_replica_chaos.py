@@ -11,7 +11,8 @@ pytest.importorskip("msgspec")
 
 
 @pytest.mark.slow
-def test_a_dozen_faults(capsys):
+@pytest.mark.parametrize("more", [[], ["--scale"]], ids=["", "scale"])
+def test_a_dozen_faults(capsys, more):
     seed = os.environ.get("REPLICA_CHAOS_SEED", "20")
-    assert replica_chaos.main(["--faults", "12", "--seed", seed]) == 0
+    assert replica_chaos.main(["--faults", "12", "--seed", seed, *more]) == 0
     assert "12 faults" in capsys.readouterr().out
