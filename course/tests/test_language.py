@@ -117,9 +117,9 @@ SOME = [lab for name in (*FEW, "02-01", "02-04", "03-02", "05-06", "06-07", "07-
 )
 def test_what_a_lab_may_say_besides_opens_no_door(lab: Lab) -> None:
     """A lab's own files widen its language: behind its solution each attack is still held. A kernel of Triton runs from
-    a file alone, and what runs here is none: there the attack stands by itself."""
-    kernels = "triton" in lab.allowed_imports
-    solution, missed = "" if kernels else (lab.folder / "solution.py").read_text(encoding="utf-8"), []
+    a file alone, and what runs here is none: there the attack stands by itself, and so it does beside PyTorch."""
+    alone = {"triton", "torch"} & {*lab.allowed_imports}
+    solution, missed = "" if alone else (lab.folder / "solution.py").read_text(encoding="utf-8"), []
     arrays = "numpy" in lab.allowed_imports
     for name, (body, _) in ATTACKS.items():
         if not arrays and re.search(r"\bnp\b", body):
