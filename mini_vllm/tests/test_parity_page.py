@@ -68,7 +68,9 @@ def test_a_test_that_the_page_names_is_there(file, name):
 
 def test_every_row_names_a_test():
     section = PAGE.read_text(encoding="utf-8").partition("## Not here")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| What you look for")]
+    rows = [
+        line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| What you look for")
+    ]
     assert len(rows) > 25 and all(row.count("`T/") == 1 and row.count("upstream/") == 1 for row in rows)
 
 
