@@ -84,11 +84,14 @@ def test_a_link_keeps_the_order_and_holds_only_so_many_steps():
     while len(done) < PLACES:
         pass
     assert len(done) == PLACES
+    received = []
     for step in steps:
-        got = link.recv_tensor_dict(len(step), lambda: None)["hidden_states"]
-        np.testing.assert_array_equal(got, step)
+        received.append(link.recv_tensor_dict(len(step), lambda: None)["hidden_states"])
+        np.testing.assert_array_equal(received[-1], step)
     sender.join(60)
     assert len(done) == len(steps)
+    for got, step in zip(received, steps, strict=True):
+        np.testing.assert_array_equal(got, step, "a later step has taken its place")
 
 
 def test_who_waits_at_a_link_may_be_called_off():

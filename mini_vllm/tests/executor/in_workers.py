@@ -102,6 +102,12 @@ def sleep_on(worker: Any, token: int, rank: int, seconds: float) -> None:
     replace_forward(worker.model_runner, forward)
 
 
+def stop_here(worker: Any, rank: int) -> None:
+    """This rank's process is stopped now."""
+    if worker.rank == rank:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def batch_of(worker: Any) -> Any:
     """Rows, tokens, blocks and random streams as this rank has them."""
     batch = worker.model_runner.input_batch

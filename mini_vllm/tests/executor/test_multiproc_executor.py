@@ -186,6 +186,17 @@ def test_a_stopped_worker_is_noticed_and_named(folder, expected):
     assert tokens(make(folder), PROMPTS) == expected
 
 
+def test_a_call_has_its_own_time_and_a_dead_rank_is_named_before_the_next(folder):
+    llm = make(folder)
+    executor, message = executor_of(llm), r"rank 1 .* no progress for 0\.5 s in stop_here"
+    with pytest.raises(RuntimeError, match=message):
+        llm.llm_engine.collective_rpc(in_workers.stop_here, timeout=0.5, args=(1,))
+    calls = executor._number
+    with pytest.raises(RuntimeError, match=message):
+        llm.llm_engine.collective_rpc("check_health")
+    assert executor._number == calls, "nothing is sent to ranks that are gone"
+
+
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_named_and_one_that_is_only_slow_is_waited_for(folder):
     def body(limit):

@@ -128,6 +128,26 @@ def test_what_ranks_do_not_divide_is_an_error(make: Any, words: str) -> None:
         make(rank_of(3, 0))
 
 
+def test_stacked_tensors_of_other_sizes_are_each_cut() -> None:
+    for rank in range(2):
+        layer = ColumnParallelLinear(6, [8, 4, 2], False, rank_of(2, rank), "x.in_proj")
+        assert [layer.rows_here(i) for i in range(3)] == [slice(n * rank, n * rank + n) for n in (4, 2, 1)]
+
+
+def test_a_sum_that_is_left_to_the_caller_is_not_made() -> None:
+    """The experts of a mixture are summed once, behind all of them."""
+    x = np.arange(24.0).reshape(3, 8)
+
+    def task(group: Any) -> Any:
+        context = ModelContext(np.dtype("float64"), group=group)
+        layer, mine = RowParallelLinear(8, 6, False, context, "x.w2", reduce_results=False), slice(4 * group.rank, None)
+        layer.weight[:] = group.rank + 1.0
+        return layer.forward(x[:, mine][:, :4]), x[:, mine][:, :4].sum(axis=1) * (group.rank + 1.0)
+
+    for found, of_this_rank in run_ranks(2, 1000, task):
+        np.testing.assert_array_equal(found, np.repeat(of_this_rank[:, None], 6, axis=1))
+
+
 def test_a_replicated_layer_is_whole_on_every_rank() -> None:
     layer = ReplicatedLinear(8, 6, prefix="x.gate", context=rank_of(3, 1))
     assert layer.weight.shape == (6, 8) and not layer.is_cut

@@ -9,9 +9,10 @@ import pytest
 
 from mini_vllm.compilation.registry import compiled_form
 from mini_vllm.distributed.parallel_state import RankGroup
+from mini_vllm.layers.context import ModelContext
 from mini_vllm.model_loader.default_loader import load_model
 from mini_vllm.models.registry import get_supported_archs
-from mini_vllm.models.utils import PPMissingLayer, layers_here
+from mini_vllm.models.utils import PPMissingLayer, layers_here, make_layers
 from mini_vllm.tests.models import decoder_checkpoints, pooling_checkpoints, tiny_checkpoints
 from mini_vllm.transformers_utils.config import MEDIA
 
@@ -97,6 +98,15 @@ def test_the_ends_are_where_they_belong(tmp_path):
     assert (embeds, norms, missing) == ([False, True, True], [True, True, False], [True, True, False])
     assert [model.num_layers for model in (first, middle, last)] == [1, 1, 1]
     assert [len(layers_here(model.model)) for model in (first, middle, last)] == [1, 1, 1]
+
+
+def test_layers_keep_the_numbers_and_names_of_the_model():
+    for rank, here in enumerate(([0, 1], [2, 3, 4], [5, 6])):
+        context = ModelContext(np.dtype("float64"), pp=RankGroup((0, 1, 2), rank))
+        start, end, layers = make_layers(7, lambda number, name: (number, name), context, "model.layers")
+        assert (start, end) == (here[0], here[-1] + 1)
+        assert [layers[number] for number in here] == [(number, f"model.layers.{number}") for number in here]
+        assert all(isinstance(layers[number], PPMissingLayer) for number in {*range(7)} - {*here})
 
 
 def test_a_tied_embedding_is_on_the_first_and_the_last_stage(tmp_path):
