@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 
 import pytest
@@ -64,6 +65,10 @@ def test_what_the_tests_take_from_the_starter_or_the_engine_stays_as_it_is(name:
     found = caught(solution + body, language(lab))
     if not found and lab.missing_modules:
         pytest.skip(f"it shows when it runs, and {lab.missing_modules[0]} is not installed")
+    if not found and name == "globals-of-a-kernel":
+        kernel = importlib.import_module("triton.language").sum
+        if not hasattr(kernel, reason):
+            pytest.skip(f"Triton's interpreter was asked for first, and its functions have no {reason}")
     assert any(reason in text for text in found), found
     assert all(int(text.partition(":")[0]) > solution.count("\n") for text in found), found
 
@@ -120,11 +125,13 @@ def test_what_a_lab_may_say_besides_opens_no_door(lab: Lab) -> None:
     a file alone, and what runs here is none: there the attack stands by itself, and so it does beside PyTorch."""
     alone = {"triton", "torch"} & {*lab.allowed_imports}
     solution, missed = "" if alone else (lab.folder / "solution.py").read_text(encoding="utf-8"), []
-    arrays = "numpy" in lab.allowed_imports
+    arrays, spoken = "numpy" in lab.allowed_imports, language(lab)
+    if alone:  # what the starter brings along is not there either
+        spoken = Language(lab.allowed_imports, spoken.own | {"given": {}})
     for name, (body, _) in ATTACKS.items():
         if not arrays and re.search(r"\bnp\b", body):
             continue
         text = solution + ("import numpy as np\n" if arrays else "")
-        found = [int(one.partition(":")[0]) for one in caught(text + body, language(lab))]
+        found = [int(one.partition(":")[0]) for one in caught(text + body, spoken)]
         missed += [name] if not any(line > text.count("\n") for line in found) else []
     assert missed == []
