@@ -43,7 +43,10 @@ def shape_on_rank(name: str, shape: Shape, num_ranks: int, head_dim: int) -> Sha
             there are fewer KV heads than ranks, but the heads do not divide the ranks. "NAME: unknown" for a name of
             another kind.
     """
-    *_, layer, kind = name.split(".")
+    layer, _, kind = name.rpartition(".")
+    layer = layer.rpartition(".")[2]
+    if kind not in ("weight", "bias"):
+        raise ValueError(f"{name}: unknown")
     if layer.endswith(_WHOLE):
         return shape
     if layer in ("embed_tokens", "lm_head"):
@@ -58,7 +61,8 @@ def shape_on_rank(name: str, shape: Shape, num_ranks: int, head_dim: int) -> Sha
         size = head_dim if layer == "q_proj" else 1
         return _share(name, shape[0] // size, num_ranks) * size, *shape[1:]
     if layer in _INPUTS:
-        return shape if kind == "bias" else (shape[0], _share(name, shape[1], num_ranks))
+        size = head_dim if layer in ("o_proj", "out_proj") else 1
+        return shape if kind == "bias" else (shape[0], _share(name, shape[1] // size, num_ranks) * size)
     raise ValueError(f"{name}: unknown")
 
 

@@ -72,7 +72,9 @@ def test_what_a_rank_holds(impl, name, shape, ranks, head_dim, wanted):
         ("model.layers.0.self_attn.q_proj.weight", (4096, 4096), 64, "64 ranks cannot share 32"),
         ("model.layers.0.self_attn.k_proj.weight", (1024, 4096), 3, "3 ranks cannot share 8"),
         ("model.layers.0.self_attn.v_proj.weight", (512, 4096), 6, "6 ranks cannot share 4"),
-        ("model.layers.0.self_attn.o_proj.weight", (4096, 4096), 6, "6 ranks cannot share 4096"),
+        ("model.layers.0.self_attn.o_proj.weight", (4096, 4096), 6, "6 ranks cannot share 32"),
+        ("model.layers.0.self_attn.o_proj.weight", (4096, 4096), 64, "64 ranks cannot share 32"),
+        ("model.decoder.layers.0.self_attn.out_proj.weight", (4096, 4096), 64, "64 ranks cannot share 32"),
         ("model.layers.0.mlp.up_proj.weight", (14336, 4096), 3, "3 ranks cannot share 14336"),
         ("model.layers.0.mlp.down_proj.weight", (4096, 14336), 3, "3 ranks cannot share 14336"),
         ("lm_head.weight", (32000, 4096), 3, "3 ranks cannot share 32000"),
@@ -81,6 +83,9 @@ def test_what_a_rank_holds(impl, name, shape, ranks, head_dim, wanted):
         ("model.layers.0.mlp.gate.weight", (8, 4096), 1, "unknown"),
         ("model.layers.0.normalizer.weight", (4096,), 2, "unknown"),
         ("model.layers.0.fc10.weight", (8, 4096), 2, "unknown"),
+        ("model.layers.0.self_attn.o_proj.weight_scale", (4096,), 2, "unknown"),
+        ("model.layers.0.self_attn.q_proj.weight_scale", (4096, 1), 2, "unknown"),
+        ("lm_head", (32000, 4096), 2, "unknown"),
     ],
 )
 def test_what_cannot_be_cut(impl, name, shape, ranks, says):
@@ -102,6 +107,11 @@ def test_what_cannot_be_cut(impl, name, shape, ranks, says):
 def test_bytes_of_weights(impl, shapes, head_dim, ranks, wanted):
     found = impl.weight_bytes(shapes, ranks, head_dim, 2) / GIB
     assert found == pytest.approx(wanted, abs=1e-4), f"{found:.4f} GiB on each of {ranks} ranks, expected {wanted}"
+
+
+def test_bytes_of_what_cannot_be_cut(impl):
+    with pytest.raises(ValueError, match=r"^model\.layers\.0\.mlp\.fc1\.weight: 3 ranks cannot share 8192$"):
+        impl.weight_bytes({"model.layers.0.mlp.fc1.weight": (8192, 2048)}, 3, 64, 2)
 
 
 def test_half_is_not_half(impl):
